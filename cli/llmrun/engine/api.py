@@ -1,0 +1,203 @@
+"""The engine as the rest of the program sees it: token ids in, token ids out, never text streams.
+
+`Engine` is the seam. `engine/llama.py` implements it over llama.cpp, `engine/scripted.py` without any
+library; a remote one can follow. One engine holds one model and one context with `n_seq` sequences, and
+its decode loop serves any set of them. Only `interrupt` may be called from another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+FlashAttention = Literal["on", "off", "auto"]
+GpuLayers = int | Literal["auto", "all"]
+EndReason = Literal["eog", "length", "context", "stopped", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeParams:
+    """Rotary position scaling. None leaves the model's own value."""
+
+    scaling: Literal["none", "linear", "yarn"] | None = None
+    freq_base: float | None = None
+    freq_scale: float | None = None
+    yarn_orig_ctx: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParams:
+    """How weights are loaded. `gpu_layers` counts from the output layer back; auto = all if there is a GPU."""
+
+    path: str
+    gpu_layers: GpuLayers = "auto"
+    use_mmap: bool = True
+    use_mlock: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParams:
+    """The context to create. `n_ctx` is cells in all, 0 for the trained length; the engine may round it up."""
+
+    n_ctx: int = 8192
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_seq: int = 1
+    kv_unified: bool = True
+    n_threads: int = 1
+    n_threads_batch: int = 1
+    flash_attn: FlashAttention = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    swa_full: bool = False
+    offload_kqv: bool = True
+    rope: RopeParams = field(default_factory=RopeParams)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampler chain settings; defaults are llama.cpp's. `temperature` 0 is greedy. `seed` None draws one."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBlock:
+    """One K/V or recurrent buffer the engine reports: `cells` positions over `n_stream` streams on `device`.
+
+    `kind`: "full" attention, "swa" sliding window, "recurrent" state.
+    """
+
+    kind: Literal["full", "swa", "recurrent"]
+    device: str
+    size_bytes: int
+    cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What was really created, after the engine's rounding. Counts are tokens, sizes bytes."""
+
+    n_ctx: int
+    n_ctx_seq: int
+    n_ctx_train: int
+    n_seq: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int
+    n_threads_batch: int
+    n_vocab: int
+    n_swa: int
+    swa_full: bool
+    gpu_layers_requested: GpuLayers
+    gpu_layers: int
+    flash_attn: str
+    type_k: str
+    type_v: str
+    add_bos: bool
+    bos_text: str
+    eos_text: str
+    cache_blocks: tuple[CacheBlock, ...]
+    extra_bufts: bool
+    library: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Continue sequence `seq` so that it holds `prompt`, then sample up to `max_tokens` (None: no bound)."""
+
+    seq: int
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillStep:
+    """`done` of `total` tokens are evaluated; `reused` prompt tokens were already held."""
+
+    seq: int
+    done: int
+    total: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStep:
+    """A token was sampled (`eog`: it ends the turn and must not be shown)."""
+
+    seq: int
+    token: int
+    eog: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """The sequence takes no more tokens."""
+
+    seq: int
+    reason: EndReason
+
+
+Step = PrefillStep | TokenStep | EndStep
+
+
+class Run(Protocol):
+    """A decode loop under way: iterate for steps, `stop` a sequence whose answer is complete."""
+
+    def __iter__(self) -> Iterator[Step]: ...
+
+    def stop(self, seq: int) -> None:
+        """End `seq` after the current step; its next step is `EndStep(reason="stopped")`."""
+        ...
+
+
+class Engine(Protocol):
+    """A loaded model with its context. Raises `EngineFailure` when the library fails."""
+
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of `text`. `add_special` adds BOS where the vocabulary wants one; `parse_special`
+        turns the text of control tokens into those tokens, else it stays text."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of one token, control tokens by their name. May be part of a UTF-8 character."""
+        ...
+
+    def is_control(self, token: int) -> bool:
+        """True for tokens that are never shown."""
+        ...
+
+    def held(self, seq: int) -> Sequence[int]:
+        """Tokens whose K/V sequence `seq` holds, in order of position."""
+        ...
+
+    def run(self, jobs: Sequence[Job]) -> Run:
+        """Start decoding `jobs`, one per sequence."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make the running loop end soon with reason "interrupted". Safe from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Free context and model. Further use is an error; closing twice is not."""
+        ...
+
+
+EngineFactory = Callable[[ModelParams, ContextParams, Callable[[float], None]], Engine]
+"""Opens an engine; the last argument is told the share of weights read, 0 to 1."""
