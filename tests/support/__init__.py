@@ -1,0 +1,1 @@
+"""Fixtures written in code: model files whose behaviour is known."""
