@@ -73,7 +73,8 @@ class GenerationStats:
     """The two phases of one request, measured. Definitions: docs/reference/metrics.md.
 
     `prefill_tokens` = prompt - cached, at least 1. `generation_rate` is None for a single token,
-    `prefill_rate` is None where no time passed. `ttft_answer_s` is None while only reasoning came.
+    `prefill_rate` is None where no time passed or the prefill was cut short. `ttft_answer_s` is None while
+    only reasoning came. Without any token `total_s` ends where the request ended.
     """
 
     load_s: float
@@ -89,16 +90,24 @@ class GenerationStats:
     generated_tokens: int
     reasoning_tokens: int
     itl: ItlStats | None
+    prefill_complete: bool = True
+
+    @property
+    def first_sample_s(self) -> float | None:
+        """The rest of TTFT: from the end of prefill to the first token."""
+        if self.ttft_s is None:
+            return None
+        return self.ttft_s - self.queue_s - self.tokenize_s - self.prefill_s
 
     @property
     def prefill_tokens(self) -> int:
-        """Prompt tokens that were evaluated; never counts cached ones."""
+        """Prompt tokens to evaluate; never counts cached ones."""
         return self.prompt_tokens - self.cached_tokens
 
     @property
     def prefill_rate(self) -> float | None:
-        """Prompt-eval rate in tok/s."""
-        return self.prefill_tokens / self.prefill_s if self.prefill_s > 0 else None
+        """Prompt-eval rate in tok/s; None for a prefill that was cut short, whose share is not known."""
+        return self.prefill_tokens / self.prefill_s if self.prefill_complete and self.prefill_s > 0 else None
 
     @property
     def generation_rate(self) -> float | None:
