@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Literal, Protocol
 
 FlashAttention = Literal["on", "off", "auto"]
@@ -28,7 +29,7 @@ class RopeParams:
 
 @dataclass(frozen=True, slots=True)
 class ModelParams:
-    """How weights are loaded. `gpu_layers` counts from the output layer back; auto = all if there is a GPU."""
+    """How weights are loaded. `gpu_layers` counts back from the output; auto = all if there is a GPU."""
 
     path: str
     gpu_layers: GpuLayers = "auto"
@@ -38,7 +39,7 @@ class ModelParams:
 
 @dataclass(frozen=True, slots=True)
 class ContextParams:
-    """The context to create. `n_ctx` is cells in all, 0 for the trained length; the engine may round it up."""
+    """The context to create. `n_ctx` counts all cells, 0 = trained length; the engine may round it up."""
 
     n_ctx: int = 8192
     n_batch: int = 2048
@@ -70,6 +71,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,11 @@ class Engine(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Make the running loop end soon with reason "interrupted". Safe from any thread."""
+        """Make the running loop, or the next one, end soon as "interrupted". Safe from any thread."""
+        ...
+
+    def resume(self) -> None:
+        """Take back an interrupt; called before a new request."""
         ...
 
     def close(self) -> None:
@@ -199,5 +205,6 @@ class Engine(Protocol):
         ...
 
 
-EngineFactory = Callable[[ModelParams, ContextParams, Callable[[float], None]], Engine]
-"""Opens an engine; the last argument is told the share of weights read, 0 to 1."""
+EngineFactory = Callable[[ModelParams, ContextParams, Callable[[float], None], Event], Engine]
+"""Opens an engine. The third argument is told the share of weights read (0 to 1); setting the fourth
+from another thread cancels the load."""

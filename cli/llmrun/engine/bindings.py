@@ -1,0 +1,164 @@
+"""The C functions of llama.cpp and ggml, and the log that they write.
+
+`llama_cpp/__init__` pulls in numpy, jinja2 and a 2,400-line class; the plain ctypes module beside it is
+all this program needs, so a stub package stands in for the init file. ggml's functions are looked up
+through libllama's own handle: opening libggml by path could load a second copy with an empty device list.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import logging
+import sys
+import types
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from llmrun.errors import EngineFailure
+
+log = logging.getLogger("llmrun.native")
+log.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on stderr itself
+
+_LOG_LINES_KEPT = 4000
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # enum ggml_log_level
+_LEVEL_CONTINUED = 5
+_DEVICE_KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
+
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of ggml's registry. Memory is what the backend reports, in bytes."""
+
+    name: str
+    description: str
+    kind: DeviceKind
+    free_bytes: int
+    total_bytes: int
+
+
+class NativeLog:
+    """Keeps the library's last lines and passes them to `logging`; nothing reaches the terminal by itself."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_LOG_LINES_KEPT)
+        self.last_error = ""
+        self._level = logging.INFO
+        self._partial = ""
+
+    def write(self, level: int, text: str) -> None:
+        """Take one call of the log callback; a line may arrive in parts."""
+        if level != _LEVEL_CONTINUED:
+            self._level = _LEVELS.get(level, logging.INFO)
+        self._partial += text
+        while "\n" in self._partial:
+            line, self._partial = self._partial.split("\n", 1)
+            if line.strip():
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        self.lines.append(line)
+        if self._level >= logging.ERROR:
+            self.last_error = line.strip()
+        log.log(self._level, "%s", line)
+
+    def clear(self) -> None:
+        """Forget what was written so far."""
+        self.lines.clear()
+        self.last_error = ""
+
+
+native_log = NativeLog()
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """The `llama_cpp.llama_cpp` module, its log redirected and backends started.
+
+    Raises:
+        EngineFailure: the package or its shared library cannot be loaded.
+    """
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.submodule_search_locations is None:
+        raise EngineFailure("the engine is not installed", "`make chat` builds and installs it")
+    if "llama_cpp" not in sys.modules:
+        stub = types.ModuleType("llama_cpp")
+        stub.__path__ = list(spec.submodule_search_locations)
+        sys.modules["llama_cpp"] = stub
+    try:
+        module = importlib.import_module("llama_cpp.llama_cpp")
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise EngineFailure(
+            f"the engine's library cannot be loaded: {error}", "rebuild it with `make clean chat`"
+        ) from error
+    module.llama_log_set(_log_callback(module), None)
+    module.llama_backend_init()
+    return module
+
+
+@lru_cache(maxsize=1)
+def _log_callback(module: Any) -> Any:
+    def on_log(level: int, text: bytes, _user_data: object) -> None:
+        native_log.write(level, text.decode("utf-8", "replace"))
+
+    return module.llama_log_callback(on_log)  # the cache keeps it alive as long as the library
+
+
+def native_function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of libllama or one of the ggml libraries it links that the bindings leave out.
+
+    Raises:
+        EngineFailure: the library has no such function.
+    """
+    try:
+        function = getattr(library()._lib, name)
+    except AttributeError as error:
+        raise EngineFailure(f"the engine's library has no {name}", "rebuild the engine") from error
+    function.restype, function.argtypes = result, list(arguments)
+    return function
+
+
+def library_path() -> str:
+    """Path of the loaded libllama."""
+    return str(library()._lib._name)
+
+
+def devices() -> tuple[Device, ...]:
+    """Every device the library's backends found, in ggml's order."""
+    count = native_function("ggml_backend_dev_count", ctypes.c_size_t)
+    get = native_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = native_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    description = native_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    kind = native_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    memory = native_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
+    found = []
+    for index in range(count()):
+        device = get(index)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.append(
+            Device(
+                name(device).decode(),
+                description(device).decode("utf-8", "replace"),
+                _DEVICE_KINDS.get(kind(device), "accel"),
+                free.value,
+                total.value,
+            )
+        )
+    return tuple(found)
+
+
+def library_version() -> str:
+    """The library's own version text, with ggml's commit where it tells one."""
+    version: str = library().llama_version().decode("utf-8", "replace")
+    try:
+        commit = native_function("ggml_commit", ctypes.c_char_p)()
+    except EngineFailure:
+        return version
+    return f"{version} ({commit.decode()})" if commit else version

@@ -1,0 +1,209 @@
+"""A context: the K/V cache of one model with several sequences, and one decode call at a time.
+
+Every way the library is known to abort the process (more tokens than n_batch, more outputs than
+n_outputs_max, positions past the window) is checked here before the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from llmrun.engine.api import ContextParams
+from llmrun.engine.bindings import library, native_log
+from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
+from llmrun.engine.kv_types import ggml_type
+from llmrun.engine.model import Model, engine_error
+from llmrun.errors import DoesNotFit, EngineFailure
+from llmrun.prefix.reuse import MemoryKind, usable_prefix
+
+DecodeResult = Literal["ok", "aborted", "full"]
+
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_ROPE_SCALING = {None: -1, "none": 0, "linear": 1, "yarn": 2}
+_DECODE_NO_SLOT, _DECODE_ABORTED = 1, 2
+
+
+class AbortFlag:
+    """Stops a decode from another thread without Python code in the compute loop.
+
+    The library asks its abort callback before every graph node (some 500 times a token). libc's `strlen`
+    on a two-byte buffer serves as that callback: it returns 0 until the first byte is set.
+    """
+
+    def __init__(self, callback_type: Any) -> None:
+        self._buffer = ctypes.create_string_buffer(2)
+        libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+        self.callback = ctypes.cast(libc.strlen, callback_type)
+        self.data = ctypes.cast(self._buffer, ctypes.c_void_p)
+
+    def set(self) -> None:
+        """Abort the running decode and refuse later ones."""
+        self._buffer[0] = b"\x01"
+
+    def clear(self) -> None:
+        """Let decodes run again."""
+        self._buffer[0] = b"\x00"
+
+    def __bool__(self) -> bool:
+        return self._buffer[0] != b"\x00"
+
+
+class Context:
+    """Owns one `llama_context` of a model that outlives it. One thread at a time, except `abort`."""
+
+    def __init__(self, model: Model, params: ContextParams) -> None:
+        """Create the context.
+
+        Raises:
+            DoesNotFit: the library could not allocate it.
+            EngineFailure: it refused the parameters; the message carries its last error line.
+        """
+        lib = library()
+        self._lib = lib
+        self.abort = AbortFlag(lib.ggml_abort_callback)
+        native_log.clear()
+        self.handle: Any = lib.llama_init_from_model(model.handle, self._native_params(params))
+        if not self.handle:
+            if any("failed to allocate" in line for line in native_log.lines):
+                raise DoesNotFit(
+                    f"a context of {params.n_ctx:,} tokens does not fit: {native_log.last_error}",
+                    "use a smaller -c, or a smaller --kv-type with -fa on",
+                )
+            raise engine_error("the engine cannot create the context", _refusal())
+        self.cache_blocks = read_cache_blocks(native_log.lines)
+        self.flash_attn = read_flash_attention(native_log.lines, params.flash_attn)
+        self.n_ctx: int = lib.llama_n_ctx(self.handle)
+        self.n_ctx_seq: int = lib.llama_n_ctx_seq(self.handle)
+        self.n_batch: int = lib.llama_n_batch(self.handle)
+        self.n_ubatch: int = lib.llama_n_ubatch(self.handle)
+        self.n_seq = params.n_seq
+        self.shares_cells = params.kv_unified  # all sequences draw on the same n_ctx cells
+        self._memory = lib.llama_get_memory(self.handle)
+        self._kind = MemoryKind(
+            n_swa=0 if params.swa_full else model.n_swa,
+            chunked=model.chunked_window,
+            recurrent=model.recurrent,
+        )
+        self._held: list[list[int]] = [[] for _ in range(params.n_seq)]
+        self._init_batch()
+
+    def _init_batch(self) -> None:
+        """One batch for the context's life, its arrays seen as ctypes arrays so that slices copy in C."""
+        batch = self._batch = self._lib.llama_batch_init(self.n_batch, 0, 1)
+        size = self.n_batch
+        self._tokens: Any = ctypes.cast(batch.token, ctypes.POINTER(ctypes.c_int32 * size)).contents
+        self._positions: Any = ctypes.cast(batch.pos, ctypes.POINTER(ctypes.c_int32 * size)).contents
+        self._outputs: Any = ctypes.cast(batch.logits, ctypes.POINTER(ctypes.c_int8 * size)).contents
+        for index in range(size):
+            batch.n_seq_id[index] = 1
+
+    def _native_params(self, params: ContextParams) -> Any:
+        native = self._lib.llama_context_default_params()
+        native.n_ctx, native.n_batch, native.n_ubatch = params.n_ctx, params.n_batch, params.n_ubatch
+        native.n_seq_max = native.n_outputs_max = params.n_seq
+        native.kv_unified, native.swa_full = params.kv_unified, params.swa_full
+        native.n_threads, native.n_threads_batch = params.n_threads, params.n_threads_batch
+        native.flash_attn_type = _FLASH_ATTENTION[params.flash_attn]
+        native.type_k, native.type_v = ggml_type(params.type_k), ggml_type(params.type_v)
+        native.offload_kqv = params.offload_kqv
+        rope = params.rope
+        native.rope_scaling_type = _ROPE_SCALING[rope.scaling]
+        native.rope_freq_base = rope.freq_base or 0.0
+        native.rope_freq_scale = rope.freq_scale or 0.0
+        native.yarn_orig_ctx = rope.yarn_orig_ctx or 0
+        native.abort_callback, native.abort_callback_data = self.abort.callback, self.abort.data
+        return native
+
+    def held(self, seq: int) -> Sequence[int]:
+        """Tokens whose K/V the sequence holds."""
+        return self._held[seq]
+
+    def room(self, seq: int) -> int:
+        """Positions that can still be added to the sequence."""
+        if self.shares_cells:
+            return self.n_ctx - sum(map(len, self._held))
+        return self.n_ctx_seq - len(self._held[seq])
+
+    def keep_prefix(self, seq: int, prompt: Sequence[int]) -> int:
+        """Rewind the sequence to the longest prefix of `prompt` whose K/V is valid; returns its length."""
+        held = self._held[seq]
+        pos_min = self._lib.llama_memory_seq_pos_min(self._memory, seq)
+        keep = usable_prefix(held, prompt, pos_min=pos_min, kind=self._kind)
+        if keep < len(held) and not self._lib.llama_memory_seq_rm(self._memory, seq, keep, -1):
+            keep = 0
+        if keep == 0:
+            self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        del held[keep:]
+        return keep
+
+    def prefill(self, seq: int, tokens: Sequence[int]) -> DecodeResult:
+        """Evaluate the next tokens of one sequence, at most `n_batch`; the last one gets logits.
+
+        Returns "full" when the cache has no room (nothing changed) and "aborted" when `abort` was set.
+
+        Raises:
+            EngineFailure: the library failed, or more tokens were given than a batch takes.
+        """
+        count = self._check_count(len(tokens))
+        start = len(self._held[seq])
+        self._tokens[:count] = list(tokens)
+        self._positions[:count] = list(range(start, start + count))
+        self._outputs[:count] = [0] * (count - 1) + [1]
+        for index in range(count):
+            self._batch.seq_id[index][0] = seq
+        return self._launch([(seq, token) for token in tokens])
+
+    def decode(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
+        """Evaluate one (sequence, token) pair of each sequence given; result and errors as in `prefill`."""
+        count = self._check_count(len(pairs))
+        self._outputs[:count] = [1] * count
+        for index, (seq, token) in enumerate(pairs):
+            self._tokens[index] = token
+            self._positions[index] = len(self._held[seq])
+            self._batch.seq_id[index][0] = seq
+        return self._launch(pairs)
+
+    def _check_count(self, count: int) -> int:
+        if not 0 < count <= self.n_batch:
+            raise EngineFailure(f"a batch of {count} tokens; the context takes 1 to {self.n_batch}")
+        return count
+
+    def _launch(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
+        if self.abort:
+            return "aborted"
+        self._batch.n_tokens = len(pairs)
+        code = self._lib.llama_decode(self.handle, self._batch)
+        if code == _DECODE_NO_SLOT:
+            return "full"
+        for seq, token in pairs:
+            self._held[seq].append(token)
+        if code == 0:
+            return "ok"
+        self._resync({seq for seq, _ in pairs})
+        if code == _DECODE_ABORTED:
+            return "aborted"
+        raise engine_error(f"decoding failed (code {code})")
+
+    def _resync(self, seqs: set[int]) -> None:
+        """After a failed decode finished ubatches stay in the cache: believe the library's positions."""
+        for seq in seqs:
+            del self._held[seq][self._lib.llama_memory_seq_pos_max(self._memory, seq) + 1 :]
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished what was submitted."""
+        self._lib.llama_synchronize(self.handle)
+
+    def close(self) -> None:
+        """Free the context; closing twice does nothing."""
+        if self.handle:
+            self._lib.llama_batch_free(self._batch)
+            self._lib.llama_free(self.handle)
+            self.handle = None
+
+
+def _refusal() -> str:
+    """The last warning-like line of the log: some refusals are not logged as errors."""
+    return next((line for line in reversed(native_log.lines) if "requires" in line or "must" in line), "")

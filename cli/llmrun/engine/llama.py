@@ -1,0 +1,107 @@
+"""The engine over llama.cpp: one model and one context behind the `Engine` protocol."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from llmrun.engine.api import ContextParams, EngineFacts, Job, ModelParams, Run
+from llmrun.engine.bindings import library_path
+from llmrun.engine.context import Context
+from llmrun.engine.loop import DecodeLoop
+from llmrun.engine.model import Model
+
+
+class LlamaEngine:
+    """Implements `Engine`; opened by `open_engine`."""
+
+    def __init__(
+        self, model: Model, context: Context, model_params: ModelParams, params: ContextParams
+    ) -> None:
+        self._model = model
+        self._context = context
+        self._vocab = model.vocab
+        self.facts = EngineFacts(
+            n_ctx=context.n_ctx,
+            n_ctx_seq=context.n_ctx_seq,
+            n_ctx_train=model.n_ctx_train,
+            n_seq=params.n_seq,
+            n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
+            n_threads=params.n_threads,
+            n_threads_batch=params.n_threads_batch,
+            n_vocab=model.vocab.n_tokens,
+            n_swa=model.n_swa,
+            swa_full=params.swa_full,
+            gpu_layers_requested=model_params.gpu_layers,
+            gpu_layers=model.gpu_layers,
+            flash_attn=context.flash_attn,
+            type_k=params.type_k,
+            type_v=params.type_v,
+            add_bos=model.vocab.add_bos,
+            bos_text=model.vocab.text_of("bos"),
+            eos_text=model.vocab.text_of("eos"),
+            cache_blocks=context.cache_blocks,
+            extra_bufts=model.extra_bufts,
+            library=library_path(),
+        )
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """See `Engine.tokenize`."""
+        return self._vocab.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def piece(self, token: int) -> bytes:
+        """See `Engine.piece`."""
+        return self._vocab.piece(token)
+
+    def is_control(self, token: int) -> bool:
+        """See `Engine.is_control`."""
+        return self._vocab.is_control(token)
+
+    def held(self, seq: int) -> Sequence[int]:
+        """See `Engine.held`."""
+        return self._context.held(seq)
+
+    def run(self, jobs: Sequence[Job]) -> Run:
+        """See `Engine.run`."""
+        return DecodeLoop(self._context, self._vocab, jobs)
+
+    def interrupt(self) -> None:
+        """See `Engine.interrupt`."""
+        self._context.abort.set()
+
+    def resume(self) -> None:
+        """See `Engine.resume`."""
+        self._context.abort.clear()
+
+    def close(self) -> None:
+        """Free context, then model."""
+        self._context.close()
+        self._model.close()
+
+
+def open_engine(
+    model_params: ModelParams,
+    context_params: ContextParams,
+    progress: Callable[[float], None],
+    cancelled: threading.Event,
+) -> LlamaEngine:
+    """Load a model and create its context.
+
+    Raises:
+        NotAModel: the library refuses the file or the model does not generate text.
+        DoesNotFit: the context cannot be allocated.
+        EngineFailure: the library fails otherwise.
+        Interrupted: `cancelled` was set while loading.
+    """
+    from llmrun.engine.amx import extra_bufts_are_safe
+
+    extra_bufts = extra_bufts_are_safe(library_path())
+    model = Model(model_params, extra_bufts=extra_bufts, progress=progress, cancelled=cancelled)
+    try:
+        model.check_generates()
+        context = Context(model, context_params)
+    except BaseException:
+        model.close()
+        raise
+    return LlamaEngine(model, context, model_params, context_params)

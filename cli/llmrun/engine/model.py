@@ -1,0 +1,123 @@
+"""A model's weights in memory: load, describe, close."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from llmrun.engine.api import GpuLayers, ModelParams
+from llmrun.engine.bindings import devices, library, native_log
+from llmrun.engine.vocab import Vocab
+from llmrun.errors import EngineFailure, Interrupted, NotAModel
+
+_ALL_LAYERS = 1 << 30
+
+
+class Model:
+    """Owns one `llama_model`. Not thread-safe; `close` exactly when no context uses it any more."""
+
+    def __init__(
+        self,
+        params: ModelParams,
+        *,
+        extra_bufts: bool,
+        progress: Callable[[float], None],
+        cancelled: threading.Event,
+    ) -> None:
+        """Load the weights.
+
+        Args:
+            extra_bufts: let the library repack weights for faster kernels (see `engine/amx.py`).
+            progress: told the share of weights read, 0 to 1.
+            cancelled: when set, loading stops with `Interrupted`.
+
+        Raises:
+            NotAModel: the library refuses the file; the message carries its last error line.
+            Interrupted: loading was cancelled.
+        """
+        lib = library()
+        has_gpu = any(d.kind in ("gpu", "igpu") for d in devices())
+        native = lib.llama_model_default_params()
+        native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu)
+        native.load_mode = _load_mode(lib, params)
+        native.use_extra_bufts = extra_bufts
+
+        def on_progress(fraction: float, _user_data: object) -> bool:
+            progress(fraction)
+            return not cancelled.is_set()
+
+        callback = lib.llama_progress_callback(on_progress)
+        native.progress_callback = callback
+        native_log.clear()
+        self.extra_bufts = extra_bufts
+        self._lib = lib
+        self.handle: Any = lib.llama_model_load_from_file(os.fsencode(params.path), native)
+        if not self.handle:
+            if cancelled.is_set():
+                raise Interrupted("interrupted while loading")
+            raise NotAModel(
+                f"{os.path.basename(params.path)}: the engine cannot load it: {_cause()}",
+                "LLMRUN_DEBUG=1 shows the engine's own log",
+            )
+        self.vocab = Vocab(self.handle)
+        self.n_ctx_train: int = lib.llama_model_n_ctx_train(self.handle)
+        self.n_swa: int = lib.llama_model_n_swa(self.handle)
+        self.recurrent = bool(
+            lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle)
+        )
+        self.chunked_window = self.meta("general.architecture") == "llama4"
+        n_slots = lib.llama_model_n_layer(self.handle) + 1  # the output counts as the layer after the last
+        self.gpu_layers = min(native.n_gpu_layers, n_slots) if has_gpu else 0
+
+    def meta(self, key: str) -> str:
+        """A metadata value as text, empty when the file lacks the key."""
+        buffer = ctypes.create_string_buffer(256)
+        count = self._lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if count >= 0 else ""
+
+    def check_generates(self) -> None:
+        """Raise `NotAModel` when the model has no decoder to generate text with."""
+        lib = self._lib
+        if lib.llama_model_has_encoder(self.handle) or not lib.llama_model_has_decoder(self.handle):
+            raise NotAModel(
+                f"not a text-generation model ({self.meta('general.architecture')})",
+                "choose a model with a decoder only",
+            )
+
+    def close(self) -> None:
+        """Free the weights; closing twice does nothing."""
+        if self.handle:
+            self._lib.llama_model_free(self.handle)
+            self.handle = None
+
+
+def wanted_layers(gpu_layers: GpuLayers, has_gpu: bool) -> int:
+    """Layers to ask the engine for: `auto` is all where there is a GPU, else none."""
+    if gpu_layers == "auto":
+        return _ALL_LAYERS if has_gpu else 0
+    return _ALL_LAYERS if gpu_layers == "all" else gpu_layers
+
+
+def _load_mode(lib: Any, params: ModelParams) -> int:
+    modes = {
+        (False, False): lib.LLAMA_LOAD_MODE_NONE,
+        (True, False): lib.LLAMA_LOAD_MODE_MMAP,
+        (False, True): lib.LLAMA_LOAD_MODE_MLOCK,
+        (True, True): lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    }
+    return int(modes[params.use_mmap, params.use_mlock])
+
+
+def _cause() -> str:
+    """The most telling line of the library's log after a failed load."""
+    errors = [line for line in native_log.lines if "error" in line and "failed to load model" not in line]
+    line = errors[0] if errors else native_log.last_error
+    return line.split("error loading model: ")[-1].strip() or "no reason given"
+
+
+def engine_error(action: str, fallback: str = "") -> EngineFailure:
+    """`EngineFailure` that quotes the library's last error line."""
+    return EngineFailure(f"{action}: {native_log.last_error or fallback or 'no reason given'}")

@@ -1,0 +1,27 @@
+"""Runs a probe in a child process, so that a crash of the native library is an answer and not an end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from llmrun.engine.amx import ProbeOutcome
+
+_TIMEOUT_S = 60
+
+
+def run_compute_probe() -> ProbeOutcome:
+    """Let a child decode a batch with plain, then with repacked weights; see `probe/__main__.py`."""
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
+    command = [sys.executable, "-m", "llmrun.engine.probe", "compute"]
+    try:
+        child = subprocess.run(command, capture_output=True, env=environment, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        return ProbeOutcome(_stages(error.stdout or b""), 1, f"It did not end within {_TIMEOUT_S} s.")
+    last_lines = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return ProbeOutcome(_stages(child.stdout), child.returncode, " ".join(last_lines))
+
+
+def _stages(output: bytes) -> tuple[str, ...]:
+    return tuple(output.decode("ascii", "replace").split())

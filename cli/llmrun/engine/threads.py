@@ -1,0 +1,85 @@
+"""How many threads to compute with: physical cores that this process may really use.
+
+Decode is bound by memory bandwidth and gains nothing from a second hardware thread on a core, and a thread
+that waits for a partner without a CPU slows every step. So: one thread per physical core, within the CPU
+affinity and the cgroup's CPU quota (v2 `cpu.max`, v1 `cpu.cfs_quota_us`), at least one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+ReadText = Callable[[str], str | None]
+
+
+def read_text(path: str) -> str | None:
+    """Content of a small system file, None when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+
+
+def usable_threads() -> int:
+    """Threads to use on this machine."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = frozenset(os.sched_getaffinity(0))
+    else:
+        allowed = frozenset(range(os.cpu_count() or 1))
+    return count_threads(allowed, read_text)
+
+
+def count_threads(allowed: frozenset[int], read: ReadText) -> int:
+    """Threads for the logical CPUs `allowed`, reading /sys and /proc through `read`."""
+    cores = physical_cores(allowed, read)
+    quota = cpu_quota(read)
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def physical_cores(allowed: frozenset[int], read: ReadText) -> int:
+    """Distinct physical cores among the logical CPUs `allowed`."""
+    siblings = {
+        read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in allowed
+    }
+    if len(siblings) == len(allowed) and read("/sys/devices/system/cpu/online") is None:
+        import psutil  # systems without /sys: macOS, Windows
+
+        return min(len(allowed), psutil.cpu_count(logical=False) or len(allowed))
+    return len(siblings)
+
+
+def cpu_quota(read: ReadText) -> float | None:
+    """CPUs' worth of time the process's cgroups allow, None without a limit.
+
+    Every level from the process's own group up to the root may set a limit; the smallest counts.
+    """
+    limits = []
+    for line in (read("/proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            limits += [_quota_v2(read, folder) for folder in _ancestors("/sys/fs/cgroup", path)]
+        elif "cpu" in controllers.split(","):
+            limits += [_quota_v1(read, folder) for folder in _ancestors("/sys/fs/cgroup/cpu", path)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _ancestors(root: str, path: str) -> list[str]:
+    """Folders of a cgroup and all above it; inside a container only the root may be visible."""
+    parts = [part for part in path.split("/") if part]
+    return [root + "".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _quota_v2(read: ReadText, folder: str) -> float | None:
+    words = (read(f"{folder}/cpu.max") or "").split()
+    if len(words) != 2 or words[0] == "max":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _quota_v1(read: ReadText, folder: str) -> float | None:
+    quota, period = (read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    if quota is None or period is None or int(quota) <= 0:
+        return None
+    return int(quota) / int(period)
