@@ -43,6 +43,7 @@ ACCEPTED = [
     ("logit_bias", {15043: -5}, ((15043, -5.0),)),
     ("logit_bias", "15043-5, 7+0.5", ((15043, -5.0), (7, 0.5))),
     ("logit_bias", ["15043-5"], ((15043, -5.0),)),
+    ("logit_bias", ["15043=-5", "7 = 2"], ((15043, -5.0), (7, 2.0))),
     ("system", "", None),
     ("system", " be brief", " be brief"),
 ]
@@ -83,6 +84,9 @@ REFUSED = [
     ("logit_bias", {1: 10**400}),
     ("logit_bias", {-1: 1}),
     ("logit_bias", "15043"),
+    ("logit_bias", "15043 5"),
+    ("logit_bias", "15043=--5"),
+    ("logit_bias", "1,"),
     ("system", 5),
     ("think", None),
 ]
@@ -121,11 +125,11 @@ def test_a_range_admits_exactly_its_numbers(number: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (Number(1, 512, {"auto": "auto"}), "a whole number from 1 to 512 or auto"),
+        (Number(1, 512, {"auto": "auto"}), "a whole number from 1 to 512, or auto"),
         (Number(0, whole=False), "a number of 0 or more"),
         (Number(0, whole=False, above_low=True), "a number above 0"),
         (Number(0, 1, whole=False, above_low=True), "a number above 0 up to 1"),
-        (Number(0, 9, {"all": "all", "-1": "all"}), "a whole number from 0 to 9 or all"),
+        (Number(0, 9, {"all": "all", "-1": "all"}), "a whole number from 0 to 9, or all"),
         (Choice(("a", "b"), "model"), "one of a, b, model"),
     ],
 )

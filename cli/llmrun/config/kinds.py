@@ -51,7 +51,8 @@ class Number:
     @property
     def expected(self) -> str:
         noun = "a whole number" if self.whole else "a number"
-        return " or ".join([noun + self._range(), *(w for w in self.words if not w.startswith("-"))])
+        words = " or ".join(word for word in self.words if not word.startswith("-"))
+        return f"{noun}{self._range()}, or {words}" if words else noun + self._range()
 
     def _range(self) -> str:
         if self.low is None:
@@ -193,16 +194,16 @@ def _json_list(text: str) -> list[object]:
     return parsed if isinstance(parsed, list) and all(isinstance(t, str) for t in parsed) else [text]
 
 
-_BIAS = re.compile(r"\s*(\d+)\s*([+-]\s*\d+(?:\.\d+)?)\s*")
+_BIAS = re.compile(r"\s*(\d+)\s*(=\s*[+-]?|[+-])\s*(\d+(?:\.\d+)?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class BiasMap:
-    """Token id -> number added to its logit: a mapping, or texts like llama.cpp's `15043+1,29871-2.5`."""
+    """Token id -> number added to its logit: a mapping, or texts like `15043=-5` or llama.cpp's `15043-5`."""
 
     @property
     def expected(self) -> str:
-        return "token ids with a bias each, such as {15043: -5} or 15043-5"
+        return "token ids with a bias each, such as {15043: -5} or 15043=-5"
 
     def parse(self, raw: object) -> Value:
         if isinstance(raw, str):
@@ -223,7 +224,7 @@ class BiasMap:
         found = _BIAS.fullmatch(item) if isinstance(item, str) else None
         if found is None:
             raise ValueError
-        return self._pair(int(found[1]), float(found[2].replace(" ", "")))
+        return self._pair(int(found[1]), float(found[2].strip("= ") + found[3]))
 
     def _pair(self, token: object, bias: object) -> tuple[int, float]:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= INT32_MAX:

@@ -117,7 +117,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("typical_p", "sampling", _SHARE_ABOVE_0, 1.0, "--typical",
             "keep tokens of typical information that add up to this probability; 1: all"),
     Setting("repeat_penalty", "sampling", Number(0, whole=False, above_low=True), 1.0, "--repeat-penalty",
-            "divide the logit of recent tokens by this; 1: no penalty"),
+            "weaken the logits of recent tokens by this factor; 1: no penalty"),
     Setting("repeat_last_n", "sampling", Number(-1, INT32_MAX), 64, "--repeat-last-n",
             "how many recent tokens the penalties look at; 0: none, -1: the window"),
     Setting("frequency_penalty", "sampling", _ANY_REAL, 0.0, "--frequency-penalty",
@@ -140,7 +140,12 @@ SETTINGS: tuple[Setting, ...] = (
 BY_NAME: Mapping[str, Setting] = {s.name: s for s in SETTINGS}
 
 KV_TYPE = Setting(
-    "kv_type", "context", _KV, None, "--kv-type", "sets type_k and type_v where they are not set"
+    "kv_type",
+    "context",
+    _KV,
+    None,
+    "--kv-type",
+    "sets type_k and type_v, each unless it is set in the same place",
 )
 """Shorthand in files, environment and flags; never a setting of its own."""
 
