@@ -3,7 +3,7 @@
 #   make chat                     talk to the embedded model; sets everything up the first time
 #   make chat ARGS="-c 4096"      pass options on to `llmrun chat`
 #   make chat GPU=cuda            build the engine for a GPU: cuda, metal, vulkan or rocm; cpu goes back
-#   echo "..." | make chat > f    one answer, and only the answer, on stdout
+#   echo "..." | make chat > f    one answer, and only the answer, on stdout (from elsewhere: make -s -C DIR chat)
 #   make test                     the tests that take seconds       (ARGS="tests/gguf -x" goes to pytest)
 #   make check                    style, types, architecture, documentation, every test: what CI runs
 #   make lint | docs | lock       the static checks | generated documentation | renewed lock files
@@ -14,11 +14,10 @@ GPU ?=
 ARGS ?=
 BIN := .venv/bin
 
-MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SILENT:
-.PHONY: help chat setup-chat setup-dev test check lint docs docs-check lock clean
+.PHONY: help chat setup-chat setup-dev python-version test check lint docs docs-check lock clean
 
 help:
 	sed -n 's/^#   //p' Makefile
@@ -30,7 +29,6 @@ setup-chat: python-version
 setup-dev: python-version
 	$(PYTHON) scripts/setup_env.py dev --gpu "$(GPU)" </dev/null >&2
 
-.PHONY: python-version
 python-version:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' </dev/null >&2 || { \
 		echo "llmrun needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 ..." >&2; \

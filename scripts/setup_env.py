@@ -30,7 +30,8 @@ RUNTIME_LOCKS = ("requirements.lock", "requirements/build.lock", "requirements/e
 DEV_LOCKS = ("requirements/dev.lock", "requirements/test-models.lock")
 STAMPS = ".stamps"
 BACKEND = ".llmrun-backend"
-PIP_QUIET = ("--disable-pip-version-check", "--no-input", "--quiet")
+# once quiet still prints warnings about the package indexes one has configured
+PIP_QUIET = ("--disable-pip-version-check", "--no-input", "-qq")
 
 
 class SetupError(Exception):
