@@ -24,7 +24,6 @@ log = logging.getLogger("llmrun.engine")
 
 _AMX_FLAGS = {"amx_tile", "amx_int8", "amx_bf16"}
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGILL, signal.SIGBUS}
-_PROBE_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ def extra_bufts_are_safe(library_path: str) -> bool:
     cpu = cpu_flags(read_text("/proc/cpuinfo") or "")
     if not cpu & _AMX_FLAGS:
         return True
-    from llmrun.config.dirs import cache_dir
+    from llmrun.config.dirs import user_cache_dir
     from llmrun.engine.probe.client import run_compute_probe
 
-    return decide(library_path, cpu, cache_dir() / "probe", run_compute_probe)
+    return decide(library_path, cpu, user_cache_dir(os.environ) / "probe", run_compute_probe)
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:

@@ -95,6 +95,7 @@ class EngineFacts:
     n_ctx_seq: int
     n_ctx_train: int
     n_seq: int
+    kv_unified: bool
     n_batch: int
     n_ubatch: int
     n_threads: int

@@ -26,6 +26,7 @@ class LlamaEngine:
             n_ctx_seq=context.n_ctx_seq,
             n_ctx_train=model.n_ctx_train,
             n_seq=params.n_seq,
+            kv_unified=params.kv_unified,
             n_batch=context.n_batch,
             n_ubatch=context.n_ubatch,
             n_threads=params.n_threads,

@@ -1,0 +1,194 @@
+"""From a model's name to an open engine: resolve, check the header, start the template child, load."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from llmrun.app.kv_use import kv_use
+from llmrun.app.plan import context_params, model_params
+from llmrun.app.settings import SettingSources
+from llmrun.app.worker import Stop
+from llmrun.chat.template import TemplateRenderer, load_template_file
+from llmrun.chat.turns import Tokenizer
+from llmrun.config.layers import Effective
+from llmrun.engine.api import Engine, EngineFactory
+from llmrun.events import Event, Loaded, LoadProgress, ModelInfo, Notice
+from llmrun.gguf.check import check_runnable
+from llmrun.gguf.facts import ModelFacts
+from llmrun.gguf.reader import read_header
+from llmrun.metrics.clock import Clock
+from llmrun.store.resolve import resolve
+from llmrun.units import format_count
+
+if TYPE_CHECKING:
+    from llmrun.store.resolve import ResolvedModel
+
+DEFAULT_MODEL = "smollm2-135m"
+"""Catalogue entry that comes with llmrun; answers when no model is named or configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """Which model to open and how. `template` False opens it for raw completion only."""
+
+    model: str | None
+    sources: SettingSources
+    template_file: Path | None = None
+    template: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model ready to answer. `settings_json`: the settings in force, with what the engine made of them."""
+
+    engine: Engine
+    info: ModelInfo
+    facts: ModelFacts
+    renderer: TemplateRenderer | None
+    settings: Effective
+    settings_json: Mapping[str, object]
+    load_s: float
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The engine's tokenizer, as the chat room needs it."""
+        facts = self.engine.facts
+        return Tokenizer(self.engine.tokenize, self.engine.piece, facts.add_bos, facts.bos_text)
+
+    def close(self) -> None:
+        """Free everything; closing twice does nothing."""
+        if self.renderer is not None:
+            self.renderer.close()
+        self.engine.close()
+
+
+def default_engine() -> EngineFactory:
+    """The llama.cpp engine, imported only now."""
+    from llmrun.engine.llama import open_engine
+
+    return open_engine
+
+
+def open_model(
+    request: OpenRequest, clock: Clock, stop: Stop, factory: EngineFactory | None = None
+) -> Generator[Event, None, Opened]:
+    """Open a model, yielding progress and notices, then `Loaded`.
+
+    Raises:
+        ModelNotFound, NotAModel: no such model, or the file cannot be one.
+        UsageError: a setting is wrong.
+        DoesNotFit, EngineFailure: the engine cannot open it.
+        Interrupted: `stop` was pressed meanwhile.
+    """
+    first = request.sources.resolve()
+    ref = request.model or first.context.model or DEFAULT_MODEL
+    model = resolve(ref)
+    header = read_header(model.path)
+    facts = check_runnable(header, name=model.path.name)
+    settings = request.sources.resolve(model_file=header.metadata, catalogue_sampling=model.sampling)
+    if request.model is None:
+        yield Notice("info", f"model: {ref} ({first.source('model')})")
+    for warning in settings.warnings:
+        yield Notice("warning", warning)
+    renderer = _renderer(request, facts)
+    try:
+        engine = yield from _load(model, settings, facts, stop, factory or default_engine())
+    except BaseException:
+        if renderer is not None:
+            renderer.close()
+        raise
+    stop.attach(engine)
+    yield from _notices(engine, settings, facts, request, renderer)
+    load_s = clock()
+    info = ModelInfo(ref, str(model.path), facts.name, facts.arch, facts.quant, facts.size_bytes)
+    yield Loaded(info, load_s, engine.facts.n_ctx_seq, engine.facts.n_threads, kv_use(engine))
+    return Opened(engine, info, facts, renderer, settings, settings_json(settings, engine), load_s)
+
+
+def _renderer(request: OpenRequest, facts: ModelFacts) -> TemplateRenderer | None:
+    """The template's child process, started now so that it comes up while the model loads."""
+    if not request.template:
+        return None
+    source = load_template_file(request.template_file) if request.template_file else facts.chat_template
+    if source is None:
+        return None
+    tokens = {"bos_token": facts.tokenizer.bos_text or "", "eos_token": facts.tokenizer.eos_text or ""}
+    renderer = TemplateRenderer(source, special_tokens=tokens)
+    renderer.start()
+    return renderer
+
+
+def _load(
+    model: ResolvedModel, settings: Effective, facts: ModelFacts, stop: Stop, factory: EngineFactory
+) -> Generator[Event, None, Engine]:
+    """Load on a thread of its own, so that progress can be passed on while the library reads."""
+    import threading
+
+    reports: SimpleQueue[float | Engine | BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            reports.put(
+                factory(
+                    model_params(settings, str(model.path)),
+                    context_params(settings, facts.n_ctx_train),
+                    reports.put,
+                    stop.cancelled,
+                )
+            )
+        except BaseException as error:  # noqa: BLE001 raised again in the thread that waits
+            reports.put(error)
+
+    threading.Thread(target=work, name="llmrun-load", daemon=True).start()
+    while True:
+        report = reports.get()
+        if isinstance(report, BaseException):
+            raise report
+        if not isinstance(report, float):
+            return report
+        yield LoadProgress(report)
+
+
+def _notices(
+    engine: Engine,
+    settings: Effective,
+    facts: ModelFacts,
+    request: OpenRequest,
+    renderer: TemplateRenderer | None,
+) -> Generator[Event, None, None]:
+    made, wanted = engine.facts, settings.context.n_ctx
+    if isinstance(wanted, int) and wanted and made.n_ctx_seq != wanted:
+        yield Notice("info", f"context rounded to {format_count(made.n_ctx_seq)} tokens by the engine")
+    if made.n_ctx_train and made.n_ctx_seq > made.n_ctx_train:
+        trained = format_count(made.n_ctx_train)
+        yield Notice("warning", f"the model was trained for {trained} tokens; beyond them answers degrade")
+    layers = made.gpu_layers_requested
+    if layers not in (0, "auto") and not made.gpu_layers:
+        yield Notice("warning", f"-ngl {layers}: the engine has no GPU device; all layers stay on the CPU")
+    if request.template and renderer is None:
+        yield Notice(
+            "warning",
+            "the model file has no chat template: the text is continued as it is "
+            "(--chat-template-file gives one)",
+        )
+
+
+def settings_json(settings: Effective, engine: Engine) -> dict[str, object]:
+    """Effective settings with the engine's own figures in place of "auto" and of rounded values."""
+    made = engine.facts
+    return {
+        **settings.as_json(),
+        "n_ctx": made.n_ctx_seq,
+        "n_batch": made.n_batch,
+        "n_ubatch": made.n_ubatch,
+        "n_threads": made.n_threads,
+        "n_threads_batch": made.n_threads_batch,
+        "n_gpu_layers": made.gpu_layers_requested,
+        "n_gpu_layers_offloaded": made.gpu_layers,
+        "flash_attn": made.flash_attn,
+        "extra_bufts": made.extra_bufts,
+    }

@@ -1,0 +1,69 @@
+"""Turns effective settings into what the engine is asked for."""
+
+from __future__ import annotations
+
+import secrets
+
+from llmrun.config.layers import Effective
+from llmrun.config.schema import DEFAULT_CTX, MAX_SEED
+from llmrun.engine.api import ContextParams, ModelParams, RopeParams, SamplingParams
+from llmrun.engine.threads import usable_threads
+
+
+def model_params(settings: Effective, path: str) -> ModelParams:
+    """How to load the weights."""
+    hardware = settings.hardware
+    return ModelParams(path, hardware.n_gpu_layers, hardware.use_mmap, hardware.use_mlock)
+
+
+def context_params(settings: Effective, n_ctx_train: int) -> ContextParams:
+    """The context to create; `n_ctx_train` is 0 when the file does not tell."""
+    hardware, context = settings.hardware, settings.context
+    threads = usable_threads() if hardware.n_threads == "auto" else hardware.n_threads
+    threads_batch = threads if hardware.n_threads_batch == "auto" else hardware.n_threads_batch
+    return ContextParams(
+        n_ctx=wanted_ctx(context.n_ctx, n_ctx_train),
+        n_batch=hardware.n_batch,
+        n_ubatch=min(hardware.n_ubatch, hardware.n_batch),
+        n_seq=context.n_parallel,
+        kv_unified=context.kv_unified,
+        n_threads=threads,
+        n_threads_batch=threads_batch,
+        flash_attn=hardware.flash_attn,
+        type_k=context.type_k,
+        type_v=context.type_v,
+        swa_full=context.swa_full,
+        offload_kqv=hardware.offload_kqv,
+        rope=RopeParams(
+            scaling=context.rope_scaling,
+            freq_base=context.rope_freq_base,
+            freq_scale=context.rope_freq_scale,
+            yarn_orig_ctx=context.yarn_orig_ctx,
+        ),
+    )
+
+
+def wanted_ctx(n_ctx: int | str, n_ctx_train: int) -> int:
+    """Cells to ask for: "auto" is 8,192 or the trained length if smaller, 0 the trained length."""
+    if n_ctx == "auto":
+        return min(DEFAULT_CTX, n_ctx_train) if n_ctx_train else DEFAULT_CTX
+    return int(n_ctx) or n_ctx_train or DEFAULT_CTX
+
+
+def sampling_params(settings: Effective, *, ignore_eos: bool = False) -> SamplingParams:
+    """The sampler chain; without a seed one is drawn here, so that it can be reported and repeated."""
+    s = settings.sampling
+    return SamplingParams(
+        temperature=s.temperature,
+        top_k=s.top_k,
+        top_p=s.top_p,
+        min_p=s.min_p,
+        typical_p=s.typical_p,
+        repeat_penalty=s.repeat_penalty,
+        repeat_last_n=s.repeat_last_n,
+        frequency_penalty=s.frequency_penalty,
+        presence_penalty=s.presence_penalty,
+        seed=secrets.randbelow(MAX_SEED) if s.seed is None else s.seed,
+        logit_bias=s.logit_bias,
+        ignore_eos=ignore_eos,
+    )

@@ -1,0 +1,65 @@
+"""Puts the user's message together from arguments, files and standard input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmrun.errors import UsageError
+
+
+def text_or_file(value: str) -> str:
+    """The value itself, the content of FILE for `@FILE`, or the value less one `@` for `@@...`.
+
+    Raises:
+        UsageError: the file cannot be read or is not UTF-8 text.
+    """
+    if value.startswith("@@"):
+        return value[1:]
+    return read_text_file(value[1:]) if value.startswith("@") else value
+
+
+def read_text_file(name: str) -> str:
+    """A text file's content, exactly.
+
+    Raises:
+        UsageError: it cannot be read or is not UTF-8.
+    """
+    try:
+        data = Path(name).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}", "check the path") from error
+    return decode_utf8(data, name)
+
+
+def decode_utf8(data: bytes, source: str) -> str:
+    """Bytes as text.
+
+    Raises:
+        UsageError: they are not UTF-8.
+    """
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{source} is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x})",
+            "convert it first, for instance with iconv -t UTF-8",
+        ) from error
+
+
+def join_prompt(files: Sequence[tuple[str, str]], prompts: Sequence[str], stdin: str | None) -> str:
+    """The whole message: each file under its name, the prompts, standard input; blank lines between.
+
+    Documents come first so that questions on the same document share the longest prefix. White space
+    around standard input is dropped when there is other text, kept when it is all there is.
+
+    Raises:
+        UsageError: nothing but white space is left.
+    """
+    parts = [f"--- {name} ---\n{text.strip()}\n--- end of {name} ---" for name, text in files]
+    parts += [text for text in prompts if text.strip()]
+    if stdin is not None and stdin.strip():
+        parts.append(stdin.strip("\r\n") if parts else stdin)
+    if not parts:
+        raise UsageError("the prompt is empty", "give it as an argument, with -f FILE, or on standard input")
+    return "\n\n".join(parts)

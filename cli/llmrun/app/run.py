@@ -1,0 +1,42 @@
+"""`llmrun run`: one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmrun.app.loading import OpenRequest, open_model
+from llmrun.app.request_log import logged
+from llmrun.app.turn import Ask, Turns
+from llmrun.app.worker import Stop
+from llmrun.chat.messages import Conversation
+from llmrun.engine.api import EngineFactory
+from llmrun.events import Event
+from llmrun.metrics.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One prompt for one model. `raw`: a completion without template; the system text is a setting."""
+
+    open: OpenRequest
+    prompt: str
+    raw: bool = False
+    ignore_eos: bool = False
+
+
+def run(
+    request: RunRequest, clock: Clock, stop: Stop, factory: EngineFactory | None = None
+) -> Iterator[Event]:
+    """Open the model, answer, close; errors are those of `open_model` and `Turns.answer`."""
+    opened = yield from open_model(request.open, clock, stop, factory)
+    try:
+        if request.raw:
+            ask = Ask(raw=request.prompt, ignore_eos=request.ignore_eos)
+        else:
+            conversation = Conversation(opened.settings.output.system or "")
+            conversation.add_user(request.prompt)
+            ask = Ask(conversation.messages, ignore_eos=request.ignore_eos)
+        yield from logged(Turns(opened, clock).answer(ask), request.open.sources.env)
+    finally:
+        opened.close()

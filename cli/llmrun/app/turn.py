@@ -1,0 +1,214 @@
+"""One request from messages to answer: render, tokenise, prefill, decode, measure.
+
+This is a plain generator of events on one thread; `app/worker.py` moves it beside the main thread. What the
+sequence holds from the turn before is reused as far as the new prompt agrees with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from llmrun.app.answer_text import AnswerText
+from llmrun.app.kv_use import kv_use
+from llmrun.app.loading import Opened
+from llmrun.app.plan import sampling_params
+from llmrun.chat.messages import Message
+from llmrun.chat.prompting import build_prompt
+from llmrun.chat.reasoning import ReasoningSplitter
+from llmrun.chat.segments import Prompt, Segment
+from llmrun.chat.turns import History, splice
+from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, SamplingParams, TokenStep
+from llmrun.errors import PromptTooLong
+from llmrun.events import (
+    Accepted,
+    Completion,
+    Event,
+    Finished,
+    FinishReason,
+    Notice,
+    Prefilled,
+    PrefillProgress,
+    PrefixReport,
+    Token,
+)
+from llmrun.metrics.clock import Clock
+from llmrun.metrics.timeline import Timeline
+from llmrun.prefix.reuse import common_prefix
+from llmrun.units import format_count
+
+SEQ = 0
+"""The sequence that holds the conversation."""
+
+_FINISH: dict[EndReason, FinishReason] = {
+    "eog": "stop",
+    "stopped": "stop",
+    "length": "length",
+    "context": "context",
+    "interrupted": "interrupted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What to answer: messages through the template, or `raw` text as it is."""
+
+    messages: tuple[Message, ...] = ()
+    raw: str | None = None
+    ignore_eos: bool = False
+
+
+class Turns:
+    """Answers requests on one loaded model, one after the other."""
+
+    def __init__(self, opened: Opened, clock: Clock) -> None:
+        self._opened = opened
+        self._engine: Engine = opened.engine
+        self._settings = opened.settings
+        self._clock = clock
+        self._history = History()
+
+    def forget(self) -> None:
+        """The next prompt is tokenised from its text alone."""
+        self._history = History()
+
+    def answer(self, ask: Ask) -> Generator[Event, None, Completion]:
+        """Yield the events of one request.
+
+        Raises:
+            PromptTooLong: the prompt has more tokens than the context.
+            TemplateUnusable: the chat template fails or refuses.
+            EngineFailure: the engine fails.
+        """
+        timeline = Timeline(self._clock, self._opened.load_s)
+        yield Accepted(timeline.accepted())
+        prompt = self._prompt(ask)
+        if prompt.folded_system:
+            yield Notice("info", "the chat template takes no system message: it leads the first message")
+        history = splice(self._history, prompt, self._opened.tokenizer)
+        tokens = history.tokens
+        self._check_fits(len(tokens))
+        timeline.tokenized(len(tokens))
+        splitter = None if ask.raw is not None else ReasoningSplitter(prompt.opened_reasoning)
+        text = AnswerText(self._engine, self._settings.output.stop, splitter)
+        sampling = sampling_params(self._settings, ignore_eos=ask.ignore_eos)
+        sampled, reason, prefix = yield from self._decode(tokens, text, sampling, timeline)
+        for kind, rest in text.finish():
+            yield Token(rest, 0, kind, self._clock())
+        if text.stopped and reason != "interrupted":
+            reason = "stopped"
+        if text.stopped:
+            reason = "stopped"
+        kept = sampled[:-1] if reason == "eog" else sampled
+        self._history = history.with_sampled(kept, self._engine.piece)
+        completion = self._completion(text, timeline, reason, prefix, sampling)
+        yield from self._notes(completion)
+        yield Finished(completion, self._clock())
+        return completion
+
+    def _prompt(self, ask: Ask) -> Prompt:
+        if ask.raw is not None:
+            return Prompt((Segment(ask.raw, special=True),))
+        return build_prompt(ask.messages, self._opened.renderer, control_texts=self._control_texts)
+
+    def _control_texts(self, content: str) -> frozenset[str]:
+        """Texts in `content` that would be read as control tokens."""
+        engine = self._engine
+        tokens = set(engine.tokenize(content, add_special=False, parse_special=True))
+        pieces = {engine.piece(token) for token in tokens if engine.is_control(token)}
+        return frozenset(piece.decode("utf-8", "replace") for piece in pieces)
+
+    def _check_fits(self, n_tokens: int) -> None:
+        facts = self._engine.facts
+        if n_tokens <= facts.n_ctx_seq:
+            return
+        way_out = (
+            f"raise it with -c {n_tokens + 512} or more"
+            if facts.n_ctx_seq < facts.n_ctx_train
+            else "shorten the prompt: the model was trained for no more"
+        )
+        raise PromptTooLong(
+            f"the prompt has {format_count(n_tokens)} tokens, "
+            f"the context holds {format_count(facts.n_ctx_seq)}",
+            way_out,
+        )
+
+    def _decode(
+        self, tokens: Sequence[int], text: AnswerText, sampling: SamplingParams, timeline: Timeline
+    ) -> Generator[Event, None, tuple[list[int], EndReason, PrefixReport]]:
+        held = list(self._engine.held(SEQ))
+        run = self._engine.run([Job(SEQ, tokens, sampling, self._settings.output.max_tokens)])
+        sampled: list[int] = []
+        reason: EndReason = "interrupted"
+        prefix = PrefixReport()
+        began_s = self._clock()
+        timeline.prefill_started()
+        for step in run:
+            match step:
+                case PrefillStep():
+                    yield PrefillProgress(step.done, step.total, self._clock() - began_s)
+                    if step.done == 0:
+                        prefix = self._prefix_report(held, tokens, step.reused)
+                        timeline.reused(step.reused)
+                    elif step.done == step.total:
+                        timeline.prefilled()
+                        yield Prefilled(len(tokens), step.reused, self._clock() - began_s)
+                case TokenStep():
+                    sampled.append(step.token)
+                    parts = [] if step.eog else text.feed(step.token)
+                    now_s = timeline.token(1, text.kind)
+                    yield from _token_events(parts, text, now_s)
+                    if text.stopped:
+                        run.stop(SEQ)
+                case EndStep():
+                    reason = step.reason
+        return sampled, reason, prefix
+
+    def _prefix_report(self, held: Sequence[int], tokens: Sequence[int], reused: int) -> PrefixReport:
+        """Where the reused tokens came from, or why there were none."""
+        if reused:
+            return PrefixReport(memory_tokens=reused)
+        if not held:
+            return PrefixReport(miss_reason="nothing stored")
+        common = common_prefix(held, tokens)
+        if common == 0:
+            return PrefixReport(miss_reason="differs from the first token")
+        if self._engine.facts.n_swa:
+            return PrefixReport(miss_reason=f"the sliding window has passed token {common}")
+        return PrefixReport(miss_reason=f"the model's state cannot go back to token {common}")
+
+    def _completion(
+        self,
+        text: AnswerText,
+        timeline: Timeline,
+        reason: EndReason,
+        prefix: PrefixReport,
+        sampling: SamplingParams,
+    ) -> Completion:
+        return Completion(
+            model=self._opened.info,
+            text=text.answer,
+            reasoning=text.reasoning,
+            finish_reason=_FINISH[reason],
+            stats=timeline.finished(),
+            prefix=prefix,
+            kv=kv_use(self._engine),
+            dropped_messages=0,
+            settings={**self._opened.settings_json, "seed": sampling.seed},
+        )
+
+    def _notes(self, completion: Completion) -> Generator[Event, None, None]:
+        if completion.finish_reason == "context":
+            n_ctx = format_count(self._engine.facts.n_ctx_seq)
+            yield Notice("warning", f"the context of {n_ctx} tokens is full; the answer ends here")
+        if completion.reasoning and not completion.text and completion.finish_reason in ("length", "context"):
+            yield Notice("warning", "the answer ended inside the reasoning; raise -n to let it finish")
+
+
+def _token_events(parts: Sequence[tuple[str, str]], text: AnswerText, now_s: float) -> list[Token]:
+    """One event per part; the token counts with the last part, or alone while its text is held back."""
+    if not parts:
+        return [Token("", 1, text.kind, now_s)]
+    events = [Token(t, 0, "reasoning" if kind == "reasoning" else "answer", now_s) for kind, t in parts[:-1]]
+    kind, last = parts[-1]
+    return [*events, Token(last, 1, "reasoning" if kind == "reasoning" else "answer", now_s)]

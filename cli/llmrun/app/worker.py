@@ -1,0 +1,95 @@
+"""Runs a use-case beside the main thread, so that Ctrl-C is obeyed while native code computes.
+
+Python delivers signals to the main thread only, and only between byte codes: a main thread inside the
+library would notice Ctrl-C when the call returns. Here it waits on a queue, which a signal wakes at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator, Iterable
+from queue import SimpleQueue
+from types import FrameType
+
+from llmrun.engine.api import Engine
+from llmrun.errors import Interrupted
+from llmrun.events import Event
+
+
+class Stop:
+    """One request's stop button, safe from any thread and from a signal handler."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self._engine: Engine | None = None
+
+    def attach(self, engine: Engine) -> None:
+        """From here on `press` reaches the decode loop too."""
+        self._engine = engine
+        if self.cancelled.is_set():
+            engine.interrupt()
+
+    @property
+    def loading(self) -> bool:
+        """True until an engine is attached."""
+        return self._engine is None
+
+    def press(self) -> None:
+        """End the request soon."""
+        self.cancelled.set()
+        if self._engine is not None:
+            self._engine.interrupt()
+
+    def release(self) -> None:
+        """Make ready for the next request."""
+        self.cancelled.clear()
+        if self._engine is not None:
+            self._engine.resume()
+
+
+class SigintStops:
+    """While active, the first Ctrl-C presses `stop`; while a model loads, and the second time, it raises."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._previous = signal.signal(signal.SIGINT, self._on_sigint)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _on_sigint(self, _signal: int, _frame: FrameType | None) -> None:
+        again = self._stop.cancelled.is_set()
+        self._stop.press()
+        if again or self._stop.loading:
+            raise Interrupted("interrupted")
+
+
+def in_worker(events: Iterable[Event], stop: Stop) -> Generator[Event, None, None]:
+    """Yield the events of a use-case that runs in a thread of its own; its errors are raised here.
+
+    Closing the iterator early presses `stop` and waits for the thread.
+    """
+    mailbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            for event in events:
+                mailbox.put(event)
+            mailbox.put(None)
+        except BaseException as error:  # noqa: BLE001 raised again in the thread that asked
+            mailbox.put(error)
+
+    thread = threading.Thread(target=work, name="llmrun-worker", daemon=True)
+    thread.start()
+    try:
+        while (item := mailbox.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    except GeneratorExit:
+        stop.press()
+        thread.join()
+        raise

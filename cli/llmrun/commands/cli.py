@@ -1,0 +1,28 @@
+"""Runs the Typer application with this program's exit codes instead of the parser's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from llmrun.commands.main import app
+from llmrun.commands.process import run_guarded, usage_error
+
+
+def run_cli(arguments: Sequence[str]) -> int:
+    """Exit status of the command line `arguments`."""
+    status = 0
+
+    def body() -> None:
+        nonlocal status
+        try:
+            returned = app(args=list(arguments), prog_name="llmrun", standalone_mode=False)
+        except typer.Abort as error:
+            raise KeyboardInterrupt from error
+        except typer.TyperException as error:
+            raise usage_error(error.format_message()) from error
+        status = returned if isinstance(returned, int) else 0
+
+    failed = run_guarded(body, arguments)
+    return failed or status

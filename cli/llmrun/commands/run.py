@@ -1,0 +1,99 @@
+"""`llmrun run`: one answer to stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from llmrun.commands.options import takes_settings
+from llmrun.errors import Interrupted, UsageError
+
+STREAM_FORMATS = ("json",)
+Files = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("-f", "--file", metavar="FILE", help="give a text file to the model, with its name"),
+]
+Profile = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--profile", metavar="NAME", help="settings from a named profile, see `config show`"),
+]
+TemplateFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--chat-template-file", metavar="FILE", help="use this Jinja template, not the model's"),
+]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="show notes and the engine's log on stderr")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no notes and no progress, only warnings")]
+
+
+@takes_settings()
+def run(
+    *,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name")],
+    words: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[PROMPT]", help="the prompt; @FILE reads one, @@ is a plain @"),
+    ] = None,
+    prompt: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("-p", "--prompt", metavar="TEXT|@FILE", help="the prompt, as an option"),
+    ] = None,
+    file: Files = None,
+    no_stdin: Annotated[bool, typer.Option("--no-stdin", help="leave standard input alone")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="continue the text as it is, no chat template")] = False,
+    chat_template_file: TemplateFile = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end of the turn")] = False,
+    json: Annotated[bool, typer.Option("--json", help="one JSON document with text and figures")] = False,
+    stream: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--stream", metavar="json", help="one JSON object a line, as things happen"),
+    ] = None,
+    no_stream: Annotated[
+        bool, typer.Option("--no-stream", help="show the answer at once; changes the display only")
+    ] = False,
+    profile: Profile = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    flags: dict[str, object],
+) -> None:
+    """Answer one prompt; the answer alone goes to stdout.
+
+    The prompt is put together from files (-f), PROMPT or -p, and standard input, which is read when it is
+    not a terminal. In a loop that reads standard input itself, use --no-stdin.
+    """
+    from llmrun.app.loading import OpenRequest
+    from llmrun.app.run import RunRequest
+    from llmrun.app.run import run as run_request
+    from llmrun.app.settings import SettingSources
+    from llmrun.app.worker import SigintStops, Stop, in_worker
+    from llmrun.commands.prompt import gather_prompt, system_text
+    from llmrun.commands.views import make_view
+    from llmrun.metrics.clock import process_clock
+
+    clock = process_clock()
+    if raw and (chat_template_file or flags["system"]):
+        raise UsageError("--raw uses no chat template and no system text", "leave one of them out")
+    sources = SettingSources(system_text(flags), profile, os.environ)
+    view = make_view(sources, clock, json=json, lines=_lines(stream), no_stream=no_stream, quiet=quiet,
+                     verbose=verbose)  # fmt: skip
+    text = gather_prompt(words or [], prompt, file or [], None if no_stdin else sys.stdin)
+    request = RunRequest(OpenRequest(model, sources, chat_template_file, not raw), text, raw, ignore_eos)
+    stop = Stop()
+    with SigintStops(stop), closing(in_worker(run_request(request, clock, stop), stop)) as events:
+        try:
+            for event in events:
+                view.take(event)
+        finally:
+            view.close()
+    if view.completion is not None and view.completion.finish_reason == "interrupted":
+        raise Interrupted("interrupted")
+
+
+def _lines(stream: str | None) -> bool:
+    if stream is not None and stream not in STREAM_FORMATS:
+        raise UsageError(f"--stream cannot be {stream!r}", f"allowed: {', '.join(STREAM_FORMATS)}")
+    return stream is not None

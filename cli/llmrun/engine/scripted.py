@@ -1,0 +1,203 @@
+"""An engine without a library: it answers from a script and keeps the same books as the real one.
+
+Tokens are the bytes of the text, the given special tokens, and one token for each piece of a reply. Time
+passes only through `tick`, which a test couples to its clock, so whole requests can be replayed exactly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from llmrun.engine.api import (
+    CacheBlock,
+    ContextParams,
+    EndReason,
+    EndStep,
+    EngineFacts,
+    Job,
+    ModelParams,
+    PrefillStep,
+    Run,
+    Step,
+    TokenStep,
+)
+from llmrun.errors import PromptTooLong
+from llmrun.prefix.reuse import MemoryKind, usable_prefix
+
+_BYTES = 256
+_KV_BYTES_PER_TOKEN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the engine knows and says: one reply (pieces of text) a run, the last one again when they run out.
+
+    `specials` are control tokens by their text; the first is what ends a turn.
+    """
+
+    replies: Sequence[Sequence[str | bytes]]
+    specials: tuple[str, ...] = ("<|end|>",)
+    n_ctx_train: int = 8192
+
+
+class ScriptedEngine:
+    """Implements `Engine`. `prompts` records the token ids of every prompt it was given."""
+
+    def __init__(
+        self, script: Script, params: ContextParams, tick: Callable[[str], None] = lambda _event: None
+    ) -> None:
+        self._script = script
+        self._tick = tick
+        self._n_ubatch = params.n_ubatch
+        self._stopped = threading.Event()
+        self._held: list[list[int]] = [[] for _ in range(params.n_seq)]
+        self._pieces = [bytes([value]) for value in range(_BYTES)]
+        self._specials = {text: self._add(text.encode()) for text in script.specials}
+        self._eog = self._specials[script.specials[0]]
+        self._runs = 0
+        self.prompts: list[list[int]] = []
+        n_ctx = params.n_ctx or script.n_ctx_train
+        self.facts = EngineFacts(
+            n_ctx=n_ctx,
+            n_ctx_seq=n_ctx if params.kv_unified else n_ctx // params.n_seq,
+            n_ctx_train=script.n_ctx_train,
+            n_seq=params.n_seq,
+            kv_unified=params.kv_unified,
+            n_batch=params.n_batch,
+            n_ubatch=params.n_ubatch,
+            n_threads=params.n_threads,
+            n_threads_batch=params.n_threads_batch,
+            n_vocab=len(self._pieces),
+            n_swa=0,
+            swa_full=params.swa_full,
+            gpu_layers_requested=0,
+            gpu_layers=0,
+            flash_attn="off",
+            type_k=params.type_k,
+            type_v=params.type_v,
+            add_bos=False,
+            bos_text="",
+            eos_text=script.specials[0],
+            cache_blocks=(CacheBlock("full", "CPU", n_ctx * _KV_BYTES_PER_TOKEN, n_ctx),),
+            extra_bufts=False,
+            library="scripted",
+        )
+
+    def _add(self, piece: bytes) -> int:
+        self._pieces.append(piece)
+        return len(self._pieces) - 1
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Bytes of `text`; the texts of special tokens become those tokens if asked."""
+        if parse_special:
+            for special, token in self._specials.items():
+                before, found, after = text.partition(special)
+                if found:
+                    head = self.tokenize(before, add_special=False, parse_special=True)
+                    return [*head, token, *self.tokenize(after, add_special=False, parse_special=True)]
+        return list(text.encode())
+
+    def piece(self, token: int) -> bytes:
+        """See `Engine.piece`."""
+        return self._pieces[token]
+
+    def is_control(self, token: int) -> bool:
+        """See `Engine.is_control`."""
+        return token in self._specials.values()
+
+    def held(self, seq: int) -> Sequence[int]:
+        """See `Engine.held`."""
+        return self._held[seq]
+
+    def run(self, jobs: Sequence[Job]) -> Run:
+        """Answer each job with the next reply of the script."""
+        runs = []
+        for job in jobs:
+            reply = self._script.replies[min(self._runs, len(self._script.replies) - 1)]
+            self._runs += 1
+            tokens = [self._add(p.encode() if isinstance(p, str) else p) for p in reply]
+            runs.append((job, [*tokens, self._eog]))
+        return _ScriptedRun(self, runs)
+
+    def interrupt(self) -> None:
+        """See `Engine.interrupt`."""
+        self._stopped.set()
+
+    def resume(self) -> None:
+        """See `Engine.resume`."""
+        self._stopped.clear()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class _ScriptedRun:
+    def __init__(self, engine: ScriptedEngine, runs: Sequence[tuple[Job, Sequence[int]]]) -> None:
+        self._engine = engine
+        self._runs = runs
+        self._complete: set[int] = set()
+
+    def stop(self, seq: int) -> None:
+        self._complete.add(seq)
+
+    def __iter__(self) -> Iterator[Step]:
+        for job, reply in self._runs:
+            yield from self._answer(job, reply)
+
+    def _answer(self, job: Job, reply: Sequence[int]) -> Iterator[Step]:
+        engine, seq = self._engine, job.seq
+        held, limit = engine._held[seq], engine.facts.n_ctx_seq
+        if len(job.prompt) > limit:
+            raise PromptTooLong(f"the prompt has {len(job.prompt)} tokens, the context holds {limit}")
+        engine.prompts.append(list(job.prompt))
+        reused = usable_prefix(held, job.prompt, pos_min=0, kind=MemoryKind())
+        del held[reused:]
+        total = len(job.prompt) - reused
+        yield PrefillStep(seq, 0, total, reused)
+        for start in range(reused, len(job.prompt), engine._n_ubatch):
+            if engine._stopped.is_set():
+                yield EndStep(seq, "interrupted")
+                return
+            engine._tick("prefill")
+            held += job.prompt[start : start + engine._n_ubatch]
+            yield PrefillStep(seq, len(held) - reused, total, reused)
+        yield from self._recite(job, reply, held, limit)
+
+    def _recite(self, job: Job, reply: Sequence[int], held: list[int], limit: int) -> Iterator[Step]:
+        engine, seq = self._engine, job.seq
+        for count, token in enumerate(reply, 1):
+            engine._tick("token")
+            eog = token == engine._eog
+            yield TokenStep(seq, token, eog)
+            reason = self._end_reason(job, count, eog=eog, full=len(held) >= limit)
+            if reason is not None:
+                yield EndStep(seq, reason)
+                return
+            held.append(token)
+
+    def _end_reason(self, job: Job, count: int, *, eog: bool, full: bool) -> EndReason | None:
+        if eog:
+            return "eog"
+        if job.seq in self._complete:
+            return "stopped"
+        if count == job.max_tokens:
+            return "length"
+        if self._engine._stopped.is_set():
+            return "interrupted"
+        return "context" if full else None
+
+
+def scripted_factory(
+    script: Script, tick: Callable[[str], None] = lambda _event: None
+) -> Callable[[ModelParams, ContextParams, Callable[[float], None], threading.Event], ScriptedEngine]:
+    """An `EngineFactory` that ignores the model file and opens a `ScriptedEngine`."""
+
+    def open_scripted(
+        _model: ModelParams, params: ContextParams, progress: Callable[[float], None], _: threading.Event
+    ) -> ScriptedEngine:
+        progress(1.0)
+        return ScriptedEngine(script, params, tick)
+
+    return open_scripted

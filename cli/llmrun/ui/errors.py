@@ -1,0 +1,23 @@
+"""Errors as people and scripts get them."""
+
+from __future__ import annotations
+
+from llmrun.errors import LlmrunError
+from llmrun.ui.json_out import dump, error_document
+from llmrun.ui.streams import Streams
+from llmrun.ui.visible import one_line
+
+_RED, _RESET = "\x1b[1;31m", "\x1b[0m"
+
+
+def print_error(streams: Streams, error: LlmrunError, *, as_json: bool) -> None:
+    """What is wrong, then what to do next, on stderr; with `as_json` the document on stdout as well."""
+    colour = streams.err_is_terminal and not streams.plain
+    label = f"{_RED}error:{_RESET}" if colour else "error:"
+    lines = f"{label} {one_line(error.message)}\n"
+    if error.hint:
+        lines += f"  {one_line(error.hint)}\n"
+    streams.err.write(lines)
+    streams.err.flush()
+    if as_json:
+        streams.write_text(dump(error_document(error)))
