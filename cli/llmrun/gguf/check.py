@@ -245,3 +245,21 @@ def check_runnable(header: GgufHeader, *, name: str) -> ModelFacts:
         arch = printable(header.arch, 40)
         raise _refuse(f"{shown} is not a usable model ({arch}): {printable(str(why), 200)}.") from None
     return facts
+
+
+def check_part(header: GgufHeader, *, no: int, count: int, name: str) -> None:
+    """Check part `no` (from 0) of a model stored in `count` files.
+
+    Raises `NotAModel` where the file is shorter than its tensors need or belongs somewhere else.
+    """
+    has_no, has_count = header.integer("split.no"), header.integer("split.count")
+    if (has_no, has_count) != (no, count):
+        says = "no part of a split model"
+        if has_no is not None and has_count is not None:
+            says = f"part {has_no + 1:,} of {has_count:,}"
+        raise _refuse(
+            f"{printable(name)} is named part {no + 1} of {count}, but holds {says}.",
+            "Get all parts of the model from one source, under their own names.",
+        )
+    if header.file_bytes is not None and header.file_bytes < header.needed_bytes:
+        raise incomplete(name, header.file_bytes, header.needed_bytes)
