@@ -56,9 +56,9 @@ def test_counts_times_and_settings_are_kept() -> None:
     assert document["usage"] == {
         "prompt_tokens": 1000,
         "completion_tokens": 4,
-        "reasoning_tokens": 2,
         "total_tokens": 1004,
         "prompt_tokens_details": {"cached_tokens": 940},
+        "completion_tokens_details": {"reasoning_tokens": 2},
     }
     timings = document["timings"]
     assert (timings["load_ms"], timings["ttft_ms"], timings["total_ms"]) == (1250.0, 500.0, 810.0)

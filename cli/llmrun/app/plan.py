@@ -50,8 +50,8 @@ def wanted_ctx(n_ctx: int | str, n_ctx_train: int) -> int:
     return int(n_ctx) or n_ctx_train or DEFAULT_CTX
 
 
-def sampling_params(settings: Effective, *, ignore_eos: bool = False) -> SamplingParams:
-    """The sampler chain; without a seed one is drawn here, so that it can be reported and repeated."""
+def sampling_params(settings: Effective, n_ctx: int, *, ignore_eos: bool = False) -> SamplingParams:
+    """The sampler chain for a context of `n_ctx` tokens. Without a seed one is drawn, to be reported."""
     s = settings.sampling
     return SamplingParams(
         temperature=s.temperature,
@@ -60,7 +60,7 @@ def sampling_params(settings: Effective, *, ignore_eos: bool = False) -> Samplin
         min_p=s.min_p,
         typical_p=s.typical_p,
         repeat_penalty=s.repeat_penalty,
-        repeat_last_n=s.repeat_last_n,
+        repeat_last_n=n_ctx if s.repeat_last_n < 0 else s.repeat_last_n,
         frequency_penalty=s.frequency_penalty,
         presence_penalty=s.presence_penalty,
         seed=secrets.randbelow(MAX_SEED) if s.seed is None else s.seed,

@@ -45,9 +45,6 @@ class SettingSources:
         return load_profile(self.profile, user_config_dir(self.env))
 
     def _user_file(self) -> Layer | None:
-        path = user_config_file(self.env)
-        if not path.exists():
-            return None
         from llmrun.config.profiles import load_user_file
 
-        return load_user_file(path)
+        return load_user_file(user_config_file(self.env))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from llmrun.app.answer_text import AnswerText
 from llmrun.app.kv_use import kv_use
@@ -91,7 +92,7 @@ class Turns:
         timeline.tokenized(len(tokens))
         splitter = None if ask.raw is not None else ReasoningSplitter(prompt.opened_reasoning)
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
-        sampling = sampling_params(self._settings, ignore_eos=ask.ignore_eos)
+        sampling = sampling_params(self._settings, self._engine.facts.n_ctx_seq, ignore_eos=ask.ignore_eos)
         sampled, reason, prefix = yield from self._decode(tokens, text, sampling, timeline)
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
@@ -99,12 +100,21 @@ class Turns:
             reason = "stopped"
         if text.stopped:
             reason = "stopped"
-        kept = sampled[:-1] if reason == "eog" else sampled
-        self._history = history.with_sampled(kept, self._engine.piece)
+        self._history = history.with_sampled(self._kept(sampled, reason, text), self._engine.piece)
         completion = self._completion(text, timeline, reason, prefix, sampling)
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
         return completion
+
+    def _kept(self, sampled: Sequence[int], reason: EndReason, text: AnswerText) -> Sequence[int]:
+        """The sampled tokens that stand for text of the answer: no closing token, no stop string."""
+        if reason == "eog":
+            return sampled[:-1]
+        if reason != "stopped":
+            return sampled
+        ends = accumulate(len(self._engine.piece(token)) for token in sampled)
+        shown_bytes = len((text.reasoning + text.answer).encode())
+        return sampled[: sum(end <= shown_bytes for end in ends)]
 
     def _prompt(self, ask: Ask) -> Prompt:
         if ask.raw is not None:

@@ -8,7 +8,6 @@ through libllama's own handle: opening libggml by path could load a second copy 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import importlib.util
 import logging
 import sys
@@ -91,7 +90,7 @@ def library() -> Any:
         stub.__path__ = list(spec.submodule_search_locations)
         sys.modules["llama_cpp"] = stub
     try:
-        module = importlib.import_module("llama_cpp.llama_cpp")
+        import llama_cpp.llama_cpp as module
     except (OSError, RuntimeError, AttributeError) as error:
         raise EngineFailure(
             f"the engine's library cannot be loaded: {error}", "rebuild it with `make clean chat`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmrun.ui.json_out import dump
+from llmrun.documents import dump
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 

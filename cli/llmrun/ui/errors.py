@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llmrun.documents import dump, error_document
 from llmrun.errors import LlmrunError
-from llmrun.ui.json_out import dump, error_document
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 

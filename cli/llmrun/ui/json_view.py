@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llmrun.documents import completion_document, dump, stream_record
 from llmrun.events import Completion, Event, Finished, Notice
-from llmrun.ui.json_out import completion_document, dump, stream_record
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import visible
 

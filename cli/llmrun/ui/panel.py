@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 BOX_COLUMNS = 60
-_BAR_CELLS = 20
+_BAR_CELLS = 10
+_GAP = 2
+_FRAME_COLUMNS = 4
 _FINISH = {
     "stop": "done",
     "length": "cut at the token limit",
@@ -56,7 +58,7 @@ def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
     where = f"on {one_line(device.device)}"
     if index:
         return used, where
-    return used, f"{where}, {format_count(kv.tokens)} of {format_count(kv.capacity_tokens)} tokens {_bar(kv)}"
+    return used, f"{where}  {_bar(kv)} {format_count(kv.tokens)}/{format_count(kv.capacity_tokens)} tokens"
 
 
 def _bar(kv: KvUse) -> str:
@@ -85,22 +87,33 @@ def panel(completion: Completion, columns: int) -> RenderableType:
     from rich.text import Text
 
     rows = panel_rows(completion)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    if columns >= BOX_COLUMNS:
-        grid.add_column(style="dim", overflow="ellipsis", no_wrap=True)
+    boxed = columns >= BOX_COLUMNS
+    grid = Table.grid(padding=(0, _GAP))
+    taken = sum(max(len(row[column]) for row in rows) + _GAP for column in (0, 1)) + _FRAME_COLUMNS
     for index, (label, figure, detail) in enumerate(rows):
-        value = Text(figure, style="bold green" if index == 0 else "bold")
-        grid.add_row(label, value, *([detail] if columns >= BOX_COLUMNS else []))
-    if columns < BOX_COLUMNS:
-        return grid
+        cells = [Text(label, style="dim"), Text(figure, style="bold green" if index == 0 else "bold")]
+        if boxed:
+            note = Text(detail, style="dim")
+            note.truncate(columns - taken, overflow="ellipsis")
+            cells.append(note)
+        grid.add_row(*cells)
+    return _boxed(grid, completion) if boxed else grid
+
+
+def _boxed(grid: RenderableType, completion: Completion) -> RenderableType:
     from rich.box import ROUNDED
     from rich.panel import Panel
+    from rich.text import Text
 
-    model = completion.model
-    title = Text(f" {one_line(model.name or model.ref)} {one_line(model.quant)} ", style="bold")
+    title = Text(f" {_short_name(completion)} ", style="bold")
     return Panel(grid, title=title, title_align="left", box=ROUNDED, border_style="dim", expand=False)
+
+
+def _short_name(completion: Completion) -> str:
+    """What the user called the model, a file without its folders, and its quantization once."""
+    model = completion.model
+    name = one_line(model.ref.replace("\\", "/").rsplit("/", 1)[-1])
+    return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}"
 
 
 def plain_lines(completion: Completion) -> list[str]:
