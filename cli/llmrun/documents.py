@@ -88,8 +88,8 @@ def _ms(time_s: float | None) -> float | None:
     return None if time_s is None else round(time_s * 1000, 3)
 
 
-def stream_record(event: Event, now_s: float) -> dict[str, object] | None:
-    """One line of `--stream json`, None for events without one; `now_s` counts from the process's start."""
+def stream_record(event: Event) -> dict[str, object] | None:
+    """One line of `--stream json`, None for events that have none. Times count from the process's start."""
     match event:
         case Loaded():
             body: dict[str, Any] = {
@@ -102,7 +102,7 @@ def stream_record(event: Event, now_s: float) -> dict[str, object] | None:
         case Accepted():
             body = {"event": "accepted", "t_ms": _ms(event.t_s)}
         case PrefillProgress():
-            body = {"event": "prefill", "t_ms": _ms(now_s), "done": event.done, "total": event.total}
+            body = {"event": "prefill", "t_ms": _ms(event.t_s), "done": event.done, "total": event.total}
         case Token():
             body = {
                 "event": "token",

@@ -173,6 +173,7 @@ class PrefillProgress:
     done: int
     total: int
     elapsed_s: float
+    t_s: float
 
 
 @dataclass(frozen=True, slots=True)

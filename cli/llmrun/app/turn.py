@@ -156,13 +156,14 @@ class Turns:
         for step in run:
             match step:
                 case PrefillStep():
-                    yield PrefillProgress(step.done, step.total, self._clock() - began_s)
+                    now_s = self._clock()
+                    yield PrefillProgress(step.done, step.total, now_s - began_s, now_s)
                     if step.done == 0:
                         prefix = self._prefix_report(held, tokens, step.reused)
                         timeline.reused(step.reused)
                     elif step.done == step.total:
                         timeline.prefilled()
-                        yield Prefilled(len(tokens), step.reused, self._clock() - began_s)
+                        yield Prefilled(len(tokens), step.reused, now_s - began_s)
                 case TokenStep():
                     sampled.append(step.token)
                     parts = [] if step.eog else text.feed(step.token)

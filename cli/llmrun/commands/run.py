@@ -78,7 +78,7 @@ def run(
     if raw and (chat_template_file or flags["system"]):
         raise UsageError("--raw uses no chat template and no system text", "leave one of them out")
     sources = SettingSources(system_text(flags), profile, os.environ)
-    view = make_view(sources, clock, json=json, lines=_lines(stream), no_stream=no_stream, quiet=quiet,
+    view = make_view(sources, json=json, lines=_lines(stream), no_stream=no_stream, quiet=quiet,
                      verbose=verbose)  # fmt: skip
     text = gather_prompt(words or [], prompt, file or [], None if no_stdin else sys.stdin)
     request = RunRequest(OpenRequest(model, sources, chat_template_file, not raw), text, raw, ignore_eos)

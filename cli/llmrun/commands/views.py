@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from llmrun.app.settings import SettingSources
-from llmrun.metrics.clock import Clock
 from llmrun.ui.answer_view import AnswerView, ViewOptions
 from llmrun.ui.json_view import JsonView
 from llmrun.ui.streams import Streams
@@ -11,7 +10,6 @@ from llmrun.ui.streams import Streams
 
 def make_view(
     sources: SettingSources,
-    clock: Clock,
     *,
     json: bool,
     lines: bool,
@@ -31,7 +29,7 @@ def make_view(
     streams = Streams.of_process()
     output = sources.resolve().output
     if json or lines:
-        return JsonView(streams, clock, lines=lines, verbose=verbose)
+        return JsonView(streams, lines=lines, verbose=verbose)
     return AnswerView(streams, view_options(streams, output.think, output.stats, no_stream, quiet, verbose))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llmrun.documents import completion_document, dump, stream_record
 from llmrun.events import Completion, Event, Finished, Notice
 from llmrun.ui.streams import Streams
@@ -13,11 +11,8 @@ from llmrun.ui.visible import visible
 class JsonView:
     """Takes events one by one; warnings still go to stderr as lines."""
 
-    def __init__(
-        self, streams: Streams, clock_s: Callable[[], float], *, lines: bool, verbose: bool = False
-    ) -> None:
+    def __init__(self, streams: Streams, *, lines: bool, verbose: bool = False) -> None:
         self._streams = streams
-        self._clock_s = clock_s
         self._lines = lines
         self._verbose = verbose
         self.completion: Completion | None = None
@@ -33,7 +28,7 @@ class JsonView:
             self._streams.err.write(f"{prefix}{visible(event.text)}\n")
             self._streams.err.flush()
         if self._lines:
-            record = stream_record(event, self._clock_s())
+            record = stream_record(event)
             if record is not None:
                 self._streams.write_text(dump(record))
         if isinstance(event, Finished):
