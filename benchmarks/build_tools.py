@@ -5,7 +5,7 @@
 Default tools: llama-bench and llama-completion; any other target of llama.cpp works too (llama-server,
 llama-batched-bench, ...). Sources and flags are those of scripts/build_engine.py: the llama.cpp tree inside
 the pinned source distribution, with the engine's flags. Everything stays in the engine's build cache
-($LLMRUN_BUILD_CACHE or the user's cache folder); nothing is installed into the project's environment. The
+in the cache folder of llmrun; nothing is installed into the project's environment. The
 first build takes about 3 minutes on 2 cores, a further tool much less.
 
 The measurements start the tools with the loader pointed at the shared libraries of the Python package

@@ -3,9 +3,9 @@
     python scripts/build_engine.py [--gpu cpu|cuda|metal|vulkan|rocm] [--sdist]
 
 The engine is llama.cpp behind the llama-cpp-python bindings. Its source distribution is pinned by hash in
-requirements/engine.lock; the wheel built from it is kept in $LLMRUN_BUILD_CACHE or the user's cache folder,
-under a key made of everything that changes the result: sources, flags, backend, interpreter, compiler choice
-and, since the build tunes for the CPU at hand, the CPU's instruction sets.
+requirements/engine.lock; the wheel built from it is kept in llmrun's cache folder (LLMRUN_CACHE_DIR moves
+it), under a key made of everything that changes the result: sources, flags, backend, interpreter, compiler
+choice and, since the build tunes for the CPU at hand, the CPU's instruction sets.
 
 Two flags are there for a reason. GCC 12 miscompiles llama.cpp's AMX kernels (the tile configuration is
 dropped and the first batch of several tokens crashes), so AMX is off. OpenMP is off because its spinning
@@ -143,9 +143,9 @@ def make_recipe(backend: str) -> Recipe:
 
 
 def cache_root() -> Path:
-    """$LLMRUN_BUILD_CACHE, else llmrun/engine in the user's cache folder."""
-    if own := os.environ.get("LLMRUN_BUILD_CACHE"):
-        return Path(own).expanduser().absolute()
+    """`engine` in the cache folder of llmrun, whose place the program computes in the same way."""
+    if own := os.environ.get("LLMRUN_CACHE_DIR"):
+        return Path(own).expanduser().absolute() / "engine"
     base = os.environ.get("XDG_CACHE_HOME")
     if not base:
         base = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"

@@ -34,10 +34,10 @@ def test_targets_and_flags_reach_cmake(tmp_path: Path) -> None:
 def test_a_missing_tool_is_named_with_the_command_that_builds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LLMRUN_BUILD_CACHE", str(tmp_path))
+    monkeypatch.setenv("LLMRUN_CACHE_DIR", str(tmp_path))
     with pytest.raises(CannotRun, match=r"benchmarks\.build_tools llama-server"):
         find_tool("llama-server")
-    made = tmp_path / f"tools-{tools_recipe().key}" / "bin" / "llama-server"
+    made = tmp_path / "engine" / f"tools-{tools_recipe().key}" / "bin" / "llama-server"
     made.parent.mkdir(parents=True)
     made.touch()
     assert find_tool("llama-server") == made

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+
+from llmrun.config import dirs
 
 from scripts import build_engine
 from scripts.build_engine import BuildError, Recipe, Source
@@ -141,3 +144,13 @@ def test_build_flags_replace_those_of_the_caller(monkeypatch: pytest.MonkeyPatch
     environment = build_engine._environment(("-DA=ON",), ("-mno-b",))
     assert environment["CFLAGS"] == environment["CXXFLAGS"] == "-mno-b"
     assert environment["CMAKE_ARGS"] == "-DA=ON"
+
+
+def test_cache_is_inside_the_cache_folder_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("LLMRUN_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+        assert build_engine.cache_root() == dirs.user_cache_dir(os.environ) / "engine"
+        monkeypatch.delenv(variable)
+    assert build_engine.cache_root() == dirs.user_cache_dir(os.environ) / "engine"
