@@ -72,7 +72,8 @@ print("status", status or 0, "loaded", heavy, file=sys.stderr)
 def test_commands_that_need_no_engine_load_none(arguments: str, tmp_path: Path) -> None:
     """Start-up is quick because these stay out; each costs 30 to 250 ms."""
     folders = {f"XDG_{kind}_HOME": str(tmp_path / kind) for kind in ("CONFIG", "CACHE", "DATA", "STATE")}
-    environment = {**os.environ, **folders, "HOME": str(tmp_path)}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LLMRUN_")}
+    environment = {**inherited, **folders, "HOME": str(tmp_path)}
     answer = subprocess.run(
         [sys.executable, "-c", REPORT.format(heavy=HEAVY), *arguments.split()],
         cwd=tmp_path,
