@@ -6,14 +6,21 @@ import os
 import signal
 import sys
 import threading
+from types import FrameType
+
+from llmrun.errors import Interrupted
 
 
 def main() -> None:
     """Run the command line; never returns."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    from llmrun.commands.cli import run_cli
+    signal.signal(signal.SIGINT, _interrupt)
+    _open_closed_streams()
+    try:
+        from llmrun.commands.cli import run_cli
 
-    status = run_cli(sys.argv[1:])
+        status = run_cli(sys.argv[1:])
+    except Interrupted:  # while the program itself was being loaded
+        status = Interrupted.exit_code
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -22,6 +29,18 @@ def main() -> None:
     if threading.active_count() > 1:  # a thread is still inside native code: do not tear it down
         os._exit(status)
     sys.exit(status)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise Interrupted("interrupted")
+
+
+def _open_closed_streams() -> None:
+    """Point closed standard streams at the null device: the next file opened would take their number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 for good
 
 
 if __name__ == "__main__":

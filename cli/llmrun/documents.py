@@ -127,3 +127,8 @@ def error_document(error: LlmrunError) -> dict[str, object]:
         "message": error.message,
         "hint": error.hint,
     }
+
+
+def error_record(error: LlmrunError, now_s: float) -> dict[str, object]:
+    """The last line of a `--stream json` that failed."""
+    return {"event": "error", "t_ms": _ms(now_s), **error_document(error)}

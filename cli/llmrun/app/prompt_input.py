@@ -15,20 +15,39 @@ def text_or_file(value: str) -> str:
         UsageError: the file cannot be read or is not UTF-8 text.
     """
     if value.startswith("@@"):
-        return value[1:]
-    return read_text_file(value[1:]) if value.startswith("@") else value
+        return check_text(value[1:])
+    if value.startswith("@"):
+        return read_text_file(value[1:], "check the path, or write @@ for a text that begins with @")
+    return check_text(value)
 
 
-def read_text_file(name: str) -> str:
+def check_text(text: str) -> str:
+    """The text itself.
+
+    Raises:
+        UsageError: it holds bytes that are not UTF-8, which Python passes on as surrogates.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the text is not UTF-8 (character {error.start + 1})",
+            "convert it first, for instance with iconv",
+        ) from error
+    return text
+
+
+def read_text_file(name: str, hint: str = "check the path") -> str:
     """A text file's content, exactly.
 
     Raises:
-        UsageError: it cannot be read or is not UTF-8.
+        UsageError: it cannot be read or is not UTF-8; `hint` says what to do if it cannot be read.
     """
     try:
         data = Path(name).expanduser().read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}", "check the path") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder for ~name
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"cannot read the file {name!r}: {reason}", hint) from error
     return decode_utf8(data, name)
 
 

@@ -14,6 +14,7 @@ from llmrun.app.answer_text import AnswerText
 from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
 from llmrun.app.plan import sampling_params
+from llmrun.app.prompt_input import check_text
 from llmrun.chat.messages import Message
 from llmrun.chat.prompting import build_prompt
 from llmrun.chat.reasoning import ReasoningSplitter
@@ -77,6 +78,7 @@ class Turns:
         """Yield the events of one request.
 
         Raises:
+            UsageError: a text is not UTF-8.
             PromptTooLong: the prompt has more tokens than the context.
             TemplateUnusable: the chat template fails or refuses.
             EngineFailure: the engine fails.
@@ -96,8 +98,6 @@ class Turns:
         sampled, reason, prefix = yield from self._decode(tokens, text, sampling, timeline)
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
-        if text.stopped and reason != "interrupted":
-            reason = "stopped"
         if text.stopped:
             reason = "stopped"
         self._history = history.with_sampled(self._kept(sampled, reason, text), self._engine.piece)
@@ -117,6 +117,8 @@ class Turns:
         return sampled[: sum(end <= shown_bytes for end in ends)]
 
     def _prompt(self, ask: Ask) -> Prompt:
+        for text in (ask.raw or "", *(message.content for message in ask.messages)):
+            check_text(text)
         if ask.raw is not None:
             return Prompt((Segment(ask.raw, special=True),))
         return build_prompt(ask.messages, self._opened.renderer, control_texts=self._control_texts)

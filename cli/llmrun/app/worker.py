@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Generator, Iterable
 from queue import SimpleQueue
 from types import FrameType
@@ -15,6 +16,9 @@ from types import FrameType
 from llmrun.engine.api import Engine
 from llmrun.errors import Interrupted
 from llmrun.events import Event
+
+PATIENCE_S = 1.0
+"""How long a stopped request may take to end before Ctrl-C ends the program."""
 
 
 class Stop:
@@ -49,10 +53,14 @@ class Stop:
 
 
 class SigintStops:
-    """While active, the first Ctrl-C presses `stop`; while a model loads, and the second time, it raises."""
+    """While active, Ctrl-C presses `stop`. It raises while a model loads, and again after `PATIENCE_S`.
+
+    A second press that comes sooner is the same impatience: a request stops well within that time.
+    """
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
+        self._pressed_s = 0.0
 
     def __enter__(self) -> None:
         self._previous = signal.signal(signal.SIGINT, self._on_sigint)
@@ -61,9 +69,11 @@ class SigintStops:
         signal.signal(signal.SIGINT, self._previous)
 
     def _on_sigint(self, _signal: int, _frame: FrameType | None) -> None:
-        again = self._stop.cancelled.is_set()
+        if not self._stop.cancelled.is_set():
+            self._pressed_s = time.monotonic()
+        overdue = time.monotonic() - self._pressed_s > PATIENCE_S
         self._stop.press()
-        if again or self._stop.loading:
+        if overdue or self._stop.loading:
             raise Interrupted("interrupted")
 
 

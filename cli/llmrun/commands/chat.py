@@ -12,7 +12,7 @@ import typer
 
 from llmrun.commands.options import takes_settings
 from llmrun.commands.run import Profile, Quiet, TemplateFile, Verbose
-from llmrun.errors import Interrupted, PromptTooLong, TemplateUnusable
+from llmrun.errors import Interrupted, PromptTooLong, TemplateUnusable, UsageError
 
 if TYPE_CHECKING:
     from llmrun.app.chat import Chat
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llmrun.ui.answer_view import ViewOptions
     from llmrun.ui.streams import Streams
 
-RECOVERABLE = (PromptTooLong, TemplateUnusable)
+RECOVERABLE = (PromptTooLong, TemplateUnusable, UsageError)
 """Failures of one message that leave the conversation as it was."""
 
 
@@ -106,7 +106,7 @@ def _converse(session: Chat, stop: Stop, streams: Streams, options: ViewOptions)
         try:
             _show(session.say(text), stop, streams, options)
         except RECOVERABLE as error:
-            print_error(streams, error, as_json=False)
+            print_error(streams, error)
 
 
 def _show(events: Iterator[Event], stop: Stop, streams: Streams, options: ViewOptions) -> str | None:

@@ -8,6 +8,7 @@ import typer
 
 from llmrun.commands.main import app
 from llmrun.commands.process import run_guarded, usage_error
+from llmrun.errors import UsageError
 
 
 def run_cli(arguments: Sequence[str]) -> int:
@@ -21,7 +22,14 @@ def run_cli(arguments: Sequence[str]) -> int:
         except typer.Abort as error:
             raise KeyboardInterrupt from error
         except typer.TyperException as error:
+            if not error.format_message():  # nothing was asked, and Typer has shown the help
+                status = UsageError.exit_code
+                return
             raise usage_error(error.format_message()) from error
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # Typer's own answer to it is status 1
+                raise error.__context__ from None
+            raise
         status = returned if isinstance(returned, int) else 0
 
     failed = run_guarded(body, arguments)

@@ -7,12 +7,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from llmrun.errors import Interrupted, LlmrunError, UsageError
+from llmrun.metrics.clock import Clock, process_clock
 from llmrun.ui.streams import Streams
 
-INTERNAL_ERROR = 1
+
+class InternalFault(LlmrunError):
+    """A bug, as scripts are told of it; never raised."""
+
+    code = "internal"
+    exit_code = 1
 
 
 def log_to_stderr() -> None:
@@ -26,37 +32,59 @@ def log_to_stderr() -> None:
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """True when the command line asks for JSON, also one that cannot be parsed otherwise."""
-    options = list(arguments)
-    if "--" in options:
-        options = options[: options.index("--")]
-    return "--json" in options or "--stream=json" in options or ("--stream", "json") in pairwise(options)
+    return "--json" in _options(arguments) or wants_lines(arguments)
+
+
+def wants_lines(arguments: Sequence[str]) -> bool:
+    """True when it asks for a JSON object a line."""
+    options = _options(arguments)
+    return "--stream=json" in options or ("--stream", "json") in pairwise(options)
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    return list(takewhile(lambda argument: argument != "--", arguments))
 
 
 def run_guarded(body: Callable[[], object], arguments: Sequence[str]) -> int:
     """Run the program and turn whatever ends it into an exit status and one or two lines on stderr."""
+    clock = process_clock()
     try:
         body()
-    except LlmrunError as error:
-        if os.environ.get("LLMRUN_DEBUG"):
-            logging.getLogger("llmrun").exception("traceback")
-        return _report(error, arguments)
     except BrokenPipeError:
         _silence_stdout()
-    except OSError as error:
-        if error.filename is not None or not _is_output_error(error):
-            raise
-        return _report(_output_failure(error), arguments)
-    except KeyboardInterrupt:
-        return _report(Interrupted("interrupted"), arguments)
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("LLMRUN_DEBUG"):
+            logging.getLogger("llmrun").exception("traceback")
+        return _report(_expected(error), arguments, clock)
     return 0
 
 
-def _report(error: LlmrunError, arguments: Sequence[str]) -> int:
+def _expected(error: BaseException) -> LlmrunError:
+    """What ended the program, as one of its own errors."""
+    if isinstance(error, LlmrunError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted")
+    if isinstance(error, OSError) and error.filename is None and _is_output_error(error):
+        return _output_failure(error)
+    return InternalFault(
+        f"internal fault, {type(error).__name__}: {error}",
+        "this is a bug in llmrun; LLMRUN_DEBUG=1 shows where it is",
+    )
+
+
+def _report(error: LlmrunError, arguments: Sequence[str], clock: Clock) -> int:
     """Tell the error where it belongs; a reader that has gone cannot be told."""
     from llmrun.ui.errors import print_error
 
     with suppress(OSError):
-        print_error(Streams.of_process(), error, as_json=wants_json(arguments))
+        print_error(
+            Streams.of_process(),
+            error,
+            as_json=wants_json(arguments),
+            line_at_s=clock() if wants_lines(arguments) else None,
+        )
     return error.exit_code
 
 

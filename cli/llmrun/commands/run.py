@@ -90,6 +90,8 @@ def run(
         finally:
             view.close()
     if view.completion is not None and view.completion.finish_reason == "interrupted":
+        if json or stream:  # the document says so; there is one document only
+            raise typer.Exit(Interrupted.exit_code)
         raise Interrupted("interrupted")
 
 
