@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Literal, Protocol
 
+from llmrun.errors import PromptTooLong, UsageError
+
 FlashAttention = Literal["on", "off", "auto"]
 GpuLayers = int | Literal["auto", "all"]
 EndReason = Literal["eog", "length", "context", "stopped", "interrupted"]
@@ -118,7 +120,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Continue sequence `seq` so that it holds `prompt`, then sample up to `max_tokens` (None: no bound)."""
+    """Make sequence `seq` hold `prompt`, then sample up to `max_tokens` (0: none, None: no bound)."""
 
     seq: int
     prompt: Sequence[int]
@@ -157,12 +159,13 @@ Step = PrefillStep | TokenStep | EndStep
 
 
 class Run(Protocol):
-    """A decode loop under way: iterate for steps, `stop` a sequence whose answer is complete."""
+    """A decode loop under way: iterate once for its steps, `stop` a sequence whose answer is complete."""
 
     def __iter__(self) -> Iterator[Step]: ...
 
     def stop(self, seq: int) -> None:
-        """End `seq` after the current step; its next step is `EndStep(reason="stopped")`."""
+        """End `seq` with `EndStep(reason="stopped")`. When asked on one of its own steps, nothing of it
+        comes between; when asked on another sequence's, the token that is being computed still comes."""
         ...
 
 
@@ -190,7 +193,8 @@ class Engine(Protocol):
         ...
 
     def run(self, jobs: Sequence[Job]) -> Run:
-        """Start decoding `jobs`, one per sequence."""
+        """Decode `jobs`, one per sequence, as the result is iterated. Before the first step that raises
+        `UsageError` for an empty prompt and `PromptTooLong` for one beyond `n_ctx_seq` tokens."""
         ...
 
     def interrupt(self) -> None:
@@ -204,6 +208,23 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free context and model. Further use is an error; closing twice is not."""
         ...
+
+
+def check_prompts(jobs: Sequence[Job], n_ctx_seq: int) -> None:
+    """Refuse prompts that no engine can evaluate: there must be a token, and room for all of them.
+
+    Raises:
+        UsageError: a prompt is empty.
+        PromptTooLong: a prompt has more tokens than a sequence holds.
+    """
+    for job in jobs:
+        if not job.prompt:
+            raise UsageError("the prompt has no tokens", "give it some text")
+        if len(job.prompt) > n_ctx_seq:
+            raise PromptTooLong(
+                f"the prompt has {len(job.prompt):,} tokens, the context holds {n_ctx_seq:,}",
+                "use a larger -c, or shorten the prompt",
+            )
 
 
 EngineFactory = Callable[[ModelParams, ContextParams, Callable[[float], None], Event], Engine]

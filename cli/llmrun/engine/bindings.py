@@ -88,6 +88,7 @@ def library() -> Any:
     if "llama_cpp" not in sys.modules:
         stub = types.ModuleType("llama_cpp")
         stub.__path__ = list(spec.submodule_search_locations)
+        stub.__spec__ = spec  # else a later find_spec("llama_cpp") raises ValueError
         sys.modules["llama_cpp"] = stub
     try:
         import llama_cpp.llama_cpp as module

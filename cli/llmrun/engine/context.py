@@ -15,7 +15,7 @@ from llmrun.engine.api import ContextParams
 from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
-from llmrun.engine.model import Model, engine_error
+from llmrun.engine.model import Model, engine_error, out_of_memory
 from llmrun.errors import DoesNotFit, EngineFailure
 from llmrun.prefix.reuse import MemoryKind, usable_prefix
 
@@ -67,7 +67,7 @@ class Context:
         native_log.clear()
         self.handle: Any = lib.llama_init_from_model(model.handle, self._native_params(params))
         if not self.handle:
-            if any("failed to allocate" in line for line in native_log.lines):
+            if out_of_memory():
                 raise DoesNotFit(
                     f"a context of {params.n_ctx:,} tokens does not fit: {native_log.last_error}",
                     "use a smaller -c, or a smaller --kv-type with -fa on",
@@ -102,7 +102,8 @@ class Context:
 
     def _native_params(self, params: ContextParams) -> Any:
         native = self._lib.llama_context_default_params()
-        native.n_ctx, native.n_batch, native.n_ubatch = params.n_ctx, params.n_batch, params.n_ubatch
+        native.n_ctx, native.n_ubatch = params.n_ctx, params.n_ubatch
+        native.n_batch = max(params.n_batch, params.n_seq)  # a decode step takes a token of every sequence
         native.n_seq_max = native.n_outputs_max = params.n_seq
         native.kv_unified, native.swa_full = params.kv_unified, params.swa_full
         native.n_threads, native.n_threads_batch = params.n_threads, params.n_threads_batch
@@ -188,8 +189,13 @@ class Context:
         raise engine_error(f"decoding failed (code {code})")
 
     def _resync(self, seqs: set[int]) -> None:
-        """After a failed decode finished ubatches stay in the cache: believe the library's positions."""
+        """After a failed decode finished ubatches stay in the cache: believe the library's positions.
+
+        A recurrent state may be half updated and cannot be taken back, so its sequence is emptied.
+        """
         for seq in seqs:
+            if self._kind.recurrent:
+                self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
             del self._held[seq][self._lib.llama_memory_seq_pos_max(self._memory, seq) + 1 :]
 
     def synchronize(self) -> None:

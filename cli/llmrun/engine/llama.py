@@ -10,6 +10,7 @@ from llmrun.engine.bindings import library_path
 from llmrun.engine.context import Context
 from llmrun.engine.loop import DecodeLoop
 from llmrun.engine.model import Model
+from llmrun.errors import Interrupted
 
 
 class LlamaEngine:
@@ -91,7 +92,7 @@ def open_engine(
 
     Raises:
         NotAModel: the library refuses the file or the model does not generate text.
-        DoesNotFit: the context cannot be allocated.
+        DoesNotFit: weights or context cannot be allocated.
         EngineFailure: the library fails otherwise.
         Interrupted: `cancelled` was set while loading.
     """
@@ -101,6 +102,8 @@ def open_engine(
     model = Model(model_params, extra_bufts=extra_bufts, progress=progress, cancelled=cancelled)
     try:
         model.check_generates()
+        if cancelled.is_set():
+            raise Interrupted("interrupted while loading")
         context = Context(model, context_params)
     except BaseException:
         model.close()

@@ -8,105 +8,111 @@ shown and Ctrl-C obeyed between slices on devices that ignore the abort callback
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from llmrun.engine.api import EndReason, EndStep, Job, PrefillStep, Step, TokenStep
+from llmrun.engine.api import EndReason, EndStep, Job, PrefillStep, Step, TokenStep, check_prompts
 from llmrun.engine.context import Context
 from llmrun.engine.sampler import Sampler
 from llmrun.engine.vocab import Vocab
-from llmrun.errors import PromptTooLong
 
 
 @dataclass(slots=True)
 class _Sequence:
     job: Job
-    sampler: Sampler
     sampled: int = 0
     last_token: int = 0
-    end: EndReason | None = None
+    ended: bool = False
 
     @property
     def seq(self) -> int:
         return self.job.seq
 
+    def end(self, reason: EndReason) -> EndStep:
+        self.ended = True
+        return EndStep(self.seq, reason)
+
 
 class DecodeLoop:
-    """Runs a set of jobs on one context; implements `Run` of `engine/api.py`."""
+    """Runs a set of jobs on one context; implements `Run` of `engine/api.py`. Iterate it once."""
 
     def __init__(self, context: Context, vocab: Vocab, jobs: Sequence[Job]) -> None:
         self._context = context
         self._vocab = vocab
-        self._sequences = [_Sequence(job, Sampler(job.sampling, vocab, job.prompt)) for job in jobs]
+        self._sequences = [_Sequence(job) for job in jobs]
+        self._samplers: dict[int, Sampler] = {}
+        self._complete: set[int] = set()  # sequences asked to stop
 
     def stop(self, seq: int) -> None:
         """End a sequence whose answer is complete; what is in its cache stays for the next prompt."""
-        for sequence in self._sequences:
-            if sequence.seq == seq and sequence.end is None:
-                sequence.end = "stopped"
+        self._complete.add(seq)
 
     def __iter__(self) -> Iterator[Step]:
-        try:
+        jobs = [s.job for s in self._sequences]
+        check_prompts(jobs, self._context.n_ctx_seq)
+        with ExitStack() as open_samplers:
+            for job in jobs:
+                sampler = Sampler(job.sampling, self._vocab, job.prompt)
+                self._samplers[job.seq] = open_samplers.enter_context(closing(sampler))
             for sequence in self._sequences:
                 yield from self._prefill(sequence)
-            running = [s for s in self._sequences if s.end is None]
-            while running:
+            while running := [s for s in self._sequences if not s.ended]:
                 yield from self._decode(running)
-                running = [s for s in running if s.end is None]
-        finally:
-            for sequence in self._sequences:
-                sequence.sampler.close()
 
     def _prefill(self, sequence: _Sequence) -> Iterator[Step]:
         context, seq, prompt = self._context, sequence.seq, sequence.job.prompt
-        if len(prompt) > context.n_ctx_seq:
-            raise PromptTooLong(f"the prompt has {len(prompt)} tokens, the context holds {context.n_ctx_seq}")
+        if seq in self._complete:
+            yield sequence.end("stopped")
+            return
         reused = context.keep_prefix(seq, prompt)
         total = len(prompt) - reused
         yield PrefillStep(seq, 0, total, reused)
         for start in range(reused, len(prompt), context.n_ubatch):
+            if seq in self._complete:
+                yield sequence.end("stopped")
+                return
             part = prompt[start : start + context.n_ubatch]
             result = context.prefill(seq, part)
             if result != "ok":
-                sequence.end = "interrupted" if result == "aborted" else "context"
-                yield EndStep(seq, sequence.end)
+                yield sequence.end("interrupted" if result == "aborted" else "context")
                 return
             context.synchronize()
             yield PrefillStep(seq, start + len(part) - reused, total, reused)
-        yield from self._sample(sequence, -1)
+        if sequence.job.max_tokens == 0:
+            yield sequence.end("length")
+        else:
+            yield from self._sample(sequence, -1)
 
     def _decode(self, running: Sequence[_Sequence]) -> Iterator[Step]:
         """One step: evaluate the last token of every running sequence, then sample the next ones."""
         batch: list[_Sequence] = []
         for sequence in running:
-            if self._context.room(sequence.seq) - len(batch) * self._context.shares_cells > 0:
+            if sequence.seq in self._complete:
+                yield sequence.end("stopped")
+            elif self._context.room(sequence.seq) - len(batch) * self._context.shares_cells > 0:
                 batch.append(sequence)
             else:
-                yield self._end(sequence, "context")
+                yield sequence.end("context")
         if not batch:
             return
         result = self._context.decode([(s.seq, s.last_token) for s in batch])
         if result != "ok":
             for sequence in batch:
-                yield self._end(sequence, "interrupted" if result == "aborted" else "context")
+                yield sequence.end("interrupted" if result == "aborted" else "context")
             return
         for index, sequence in enumerate(batch):
             yield from self._sample(sequence, index)
 
     def _sample(self, sequence: _Sequence, index: int) -> Iterator[Step]:
         """Draw one token; ends the sequence at the end of the turn, at its bound, or when asked to stop."""
-        token = sequence.sampler.sample(self._context.handle, index)
+        token = self._samplers[sequence.seq].sample(self._context.handle, index)
         sequence.last_token = token
         sequence.sampled += 1
         eog = self._vocab.is_eog(token)
         yield TokenStep(sequence.seq, token, eog)
         if eog:
-            yield self._end(sequence, "eog")
-        elif sequence.end is not None:
-            yield EndStep(sequence.seq, sequence.end)
+            yield sequence.end("eog")
+        elif sequence.seq in self._complete:
+            yield sequence.end("stopped")
         elif sequence.sampled == sequence.job.max_tokens:
-            yield self._end(sequence, "length")
-
-    @staticmethod
-    def _end(sequence: _Sequence, reason: EndReason) -> EndStep:
-        sequence.end = reason
-        return EndStep(sequence.seq, reason)
+            yield sequence.end("length")

@@ -11,9 +11,10 @@ from typing import Any
 from llmrun.engine.api import GpuLayers, ModelParams
 from llmrun.engine.bindings import devices, library, native_log
 from llmrun.engine.vocab import Vocab
-from llmrun.errors import EngineFailure, Interrupted, NotAModel
+from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel
 
 _ALL_LAYERS = 1 << 30
+_OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
 
 
 class Model:
@@ -36,6 +37,7 @@ class Model:
 
         Raises:
             NotAModel: the library refuses the file; the message carries its last error line.
+            DoesNotFit: a device has not the memory for its weights.
             Interrupted: loading was cancelled.
         """
         lib = library()
@@ -58,6 +60,11 @@ class Model:
         if not self.handle:
             if cancelled.is_set():
                 raise Interrupted("interrupted while loading")
+            if out_of_memory():
+                raise DoesNotFit(
+                    f"{os.path.basename(params.path)} does not fit in memory: {_cause()}",
+                    "use a smaller quantization, or fewer layers on the GPU (-ngl)",
+                )
             raise NotAModel(
                 f"{os.path.basename(params.path)}: the engine cannot load it: {_cause()}",
                 "LLMRUN_DEBUG=1 shows the engine's own log",
@@ -116,6 +123,11 @@ def _cause() -> str:
     errors = [line for line in native_log.lines if "error" in line and "failed to load model" not in line]
     line = errors[0] if errors else native_log.last_error
     return line.split("error loading model: ")[-1].strip() or "no reason given"
+
+
+def out_of_memory() -> bool:
+    """Whether the library's log since the last call tells of an allocation that failed."""
+    return any(sign in line for line in native_log.lines for sign in _OUT_OF_MEMORY)
 
 
 def engine_error(action: str, fallback: str = "") -> EngineFailure:

@@ -22,8 +22,8 @@ from llmrun.engine.api import (
     Run,
     Step,
     TokenStep,
+    check_prompts,
 )
-from llmrun.errors import PromptTooLong
 from llmrun.prefix.reuse import MemoryKind, usable_prefix
 
 _BYTES = 256
@@ -143,30 +143,35 @@ class _ScriptedRun:
         self._complete.add(seq)
 
     def __iter__(self) -> Iterator[Step]:
+        check_prompts([job for job, _ in self._runs], self._engine.facts.n_ctx_seq)
         for job, reply in self._runs:
             yield from self._answer(job, reply)
 
     def _answer(self, job: Job, reply: Sequence[int]) -> Iterator[Step]:
         engine, seq = self._engine, job.seq
-        held, limit = engine._held[seq], engine.facts.n_ctx_seq
-        if len(job.prompt) > limit:
-            raise PromptTooLong(f"the prompt has {len(job.prompt)} tokens, the context holds {limit}")
+        held = engine._held[seq]
+        if seq in self._complete:
+            yield EndStep(seq, "stopped")
+            return
         engine.prompts.append(list(job.prompt))
         reused = usable_prefix(held, job.prompt, pos_min=0, kind=MemoryKind())
         del held[reused:]
         total = len(job.prompt) - reused
         yield PrefillStep(seq, 0, total, reused)
         for start in range(reused, len(job.prompt), engine._n_ubatch):
-            if engine._stopped.is_set():
-                yield EndStep(seq, "interrupted")
+            if seq in self._complete or engine._stopped.is_set():
+                yield EndStep(seq, "stopped" if seq in self._complete else "interrupted")
                 return
             engine._tick("prefill")
             held += job.prompt[start : start + engine._n_ubatch]
             yield PrefillStep(seq, len(held) - reused, total, reused)
-        yield from self._recite(job, reply, held, limit)
+        if job.max_tokens == 0:
+            yield EndStep(seq, "length")
+        else:
+            yield from self._recite(job, reply, held)
 
-    def _recite(self, job: Job, reply: Sequence[int], held: list[int], limit: int) -> Iterator[Step]:
-        engine, seq = self._engine, job.seq
+    def _recite(self, job: Job, reply: Sequence[int], held: list[int]) -> Iterator[Step]:
+        engine, seq, limit = self._engine, job.seq, self._engine.facts.n_ctx_seq
         for count, token in enumerate(reply, 1):
             engine._tick("token")
             eog = token == engine._eog

@@ -14,7 +14,8 @@ _TIMEOUT_S = 60
 def run_compute_probe() -> ProbeOutcome:
     """Let a child decode a batch with plain, then with repacked weights; see `probe/__main__.py`."""
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
-    command = [sys.executable, "-m", "llmrun.engine.probe", "compute"]
+    # -P: files in the working folder must not stand in for the program's modules
+    command = [sys.executable, "-P", "-m", "llmrun.engine.probe", "compute"]
     try:
         child = subprocess.run(command, capture_output=True, env=environment, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
