@@ -42,6 +42,9 @@ from llmrun.units import format_count
 SEQ = 0
 """The sequence that holds the conversation."""
 
+ANSWER_ROOM = 512
+"""Tokens that a window suggested to the user leaves for the answer."""
+
 _FINISH: dict[EndReason, FinishReason] = {
     "eog": "stop",
     "stopped": "stop",
@@ -134,10 +137,11 @@ class Turns:
         facts = self._engine.facts
         if n_tokens <= facts.n_ctx_seq:
             return
+        trained, wanted = facts.n_ctx_train, n_tokens + ANSWER_ROOM
         way_out = (
-            f"raise it with -c {n_tokens + 512} or more"
-            if facts.n_ctx_seq < facts.n_ctx_train
-            else "shorten the prompt: the model was trained for no more"
+            f"raise it with -c {min(wanted, trained or wanted)}"
+            if n_tokens < trained or not trained
+            else f"shorten the prompt: the model was trained for {format_count(trained)} tokens"
         )
         raise PromptTooLong(
             f"the prompt has {format_count(n_tokens)} tokens, "

@@ -47,7 +47,7 @@ class Streams:
 
     def write_text(self, text: str) -> None:
         """Write to stdout as UTF-8 and flush, so that a reader sees each piece at once."""
-        self.out.write(text.encode("utf-8"))
+        self.out.write(text.encode("utf-8", "backslashreplace"))  # file names may hold bytes that are no text
         self.out.flush()
 
     def error_console(self) -> Console:

@@ -1,0 +1,3 @@
+"""Fixtures of these tests."""
+
+from tests.support.requests import chat_puppet, desk, plain_puppet  # noqa: F401

@@ -1,0 +1,151 @@
+"""Whole requests in this process: a scripted engine behind the real pipeline, on a clock of the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from llmrun.app.chat import Chat
+from llmrun.app.loading import OpenRequest
+from llmrun.app.run import RunRequest, run
+from llmrun.app.settings import SettingSources
+from llmrun.app.worker import Stop
+from llmrun.engine.api import ContextParams, Engine, EngineFactory, ModelParams
+from llmrun.engine.scripted import Script, ScriptedEngine, scripted_factory
+from llmrun.events import Completion, Event, Finished, Notice, Token
+
+from tests.support.puppet import write_puppet
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|go|>' if m.role == 'assistant' else '<|' + m.role + '|>' }}"
+    "{{ m.content }}\n{% endfor %}<|go|>"
+)
+"""Puts before a past answer what it put before the answer to come, so that the K/V of past turns fits."""
+
+
+class SetClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass(slots=True)
+class ScriptClock:
+    """A clock that takes each prefill slice and token of a script for the given time."""
+
+    prefill_s: float = 0.0
+    tokens_s: Sequence[float] = ()
+    clock: SetClock = field(default_factory=SetClock)
+    _sampled: int = 0
+
+    def tick(self, event: str) -> None:
+        if event == "prefill":
+            self.clock.now_s += self.prefill_s
+        elif self._sampled < len(self.tokens_s):
+            self.clock.now_s += self.tokens_s[self._sampled]
+            self._sampled += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The events of one request, and what is read from them most."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def completion(self) -> Completion:
+        (finished,) = [event for event in self.events if isinstance(event, Finished)]
+        return finished.completion
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [event for event in self.events if isinstance(event, Token)]
+
+    def streamed(self, kind: str) -> str:
+        """All text of one kind, as it streamed."""
+        return "".join(token.text for token in self.tokens if token.kind == kind)
+
+    def notices(self, level: str) -> list[str]:
+        return [e.text for e in self.events if isinstance(e, Notice) and e.level == level]
+
+
+@dataclass(slots=True)
+class Desk:
+    """Opens scripted models behind the header of a model file, with data and config folders of its own."""
+
+    model: Path
+    chat_model: Path
+    env: Mapping[str, str]
+    engines: list[ScriptedEngine] = field(default_factory=list)
+
+    def sources(self, **flags: object) -> SettingSources:
+        """Settings by name, as flags give them."""
+        return SettingSources(flags, None, self.env)
+
+    def factory(self, script: Script, clock: ScriptClock) -> EngineFactory:
+        """Opens the script and remembers the engine."""
+        make = scripted_factory(script, clock.tick)
+
+        def open_and_keep(model: ModelParams, context: ContextParams, *rest: object) -> Engine:
+            engine = make(model, context, *rest)  # type: ignore[arg-type]
+            self.engines.append(engine)
+            return engine
+
+        return open_and_keep
+
+    def run(
+        self,
+        reply: Iterable[str | bytes],
+        prompt: str = "x",
+        *,
+        raw: bool = False,
+        clock: ScriptClock | None = None,
+        specials: tuple[str, ...] = ("<|end|>",),
+        **flags: object,
+    ) -> Answered:
+        """One answer to `prompt`."""
+        clock = clock or ScriptClock()
+        request = RunRequest(
+            OpenRequest(str(self.model), self.sources(**flags), template=not raw), prompt, raw
+        )
+        factory = self.factory(Script([list(reply)], specials), clock)
+        return Answered(tuple(run(request, clock.clock, Stop(), factory)))
+
+    def chat(
+        self, replies: Sequence[Sequence[str | bytes]], button: Stop | None = None, **flags: object
+    ) -> Chat:
+        """An open chat."""
+        clock = ScriptClock()
+        request = OpenRequest(str(self.chat_model), self.sources(**flags))
+        session = Chat(request, clock.clock, button or Stop(), self.factory(Script(replies), clock))
+        list(session.open())
+        return session
+
+
+@pytest.fixture(scope="session")
+def plain_puppet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file that is only read for its header; without a template, which would need a child process."""
+    return write_puppet(tmp_path_factory.mktemp("header") / "plain.gguf", ["never said"], template=None).path
+
+
+@pytest.fixture(scope="session")
+def chat_puppet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a template."""
+    path = tmp_path_factory.mktemp("header") / "chat.gguf"
+    return write_puppet(path, ["never said"], template=CHAT_TEMPLATE).path
+
+
+@pytest.fixture
+def desk(plain_puppet: Path, chat_puppet: Path, tmp_path: Path) -> Desk:
+    """A `Desk` with folders under tmp_path."""
+    names = ("CONFIG", "DATA", "CACHE")
+    return Desk(
+        plain_puppet, chat_puppet, {f"LLMRUN_{name}_DIR": str(tmp_path / name.lower()) for name in names}
+    )
