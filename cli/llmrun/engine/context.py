@@ -16,6 +16,7 @@ from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
 from llmrun.engine.model import Model, engine_error, out_of_memory
+from llmrun.engine.threadpool import ThreadPools
 from llmrun.errors import DoesNotFit, EngineFailure
 from llmrun.prefix.reuse import MemoryKind, usable_prefix
 
@@ -89,6 +90,8 @@ class Context:
         )
         self._held: list[list[int]] = [[] for _ in range(params.n_seq)]
         self._init_batch()
+        self._threads = ThreadPools(params.n_threads, params.n_threads_batch)
+        self._threads.attach(self.handle)
 
     def _init_batch(self) -> None:
         """One batch for the context's life, its arrays seen as ctypes arrays so that slices copy in C."""
@@ -208,6 +211,7 @@ class Context:
             self._lib.llama_batch_free(self._batch)
             self._lib.llama_free(self.handle)
             self.handle = None
+            self._threads.close()
 
 
 def _refusal() -> str:
