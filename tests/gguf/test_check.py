@@ -16,7 +16,7 @@ from llmrun.gguf.check import check_runnable
 from llmrun.gguf.facts import model_facts
 from llmrun.gguf.reader import NeedMoreBytes, parse_header, read_header
 
-from tests.support.bad import OTHER_KINDS, UNRUNNABLE, cut_files
+from tests.support.bad import OTHER_KINDS, SOUND, UNRUNNABLE, cut_files
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.puppet import write_puppet
 from tests.support.tiny import Arch, write_tiny
@@ -34,6 +34,10 @@ def test_fixture_models_may_run(tmp_path: Path) -> None:
     paths = [write_tiny(tmp_path / f"{arch}.gguf", arch) for arch in TINY]
     for path in [*paths, write_puppet(tmp_path / "p.gguf", ["a"]).path]:
         check_runnable(read_header(path), name=str(path))
+
+
+def test_the_file_the_hostile_ones_are_made_from_is_sound() -> None:
+    check_runnable(parse_header(SOUND, file_bytes=len(SOUND)), name="x.gguf")
 
 
 @pytest.mark.parametrize("name", UNRUNNABLE)

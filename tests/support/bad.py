@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from tests.support import vocab
 from tests.support.gguf_writer import (
     Tensor,
     Value,
@@ -23,6 +24,7 @@ from tests.support.gguf_writer import (
 
 _ARCH = key_value("general.architecture", "llama")
 _TAIL = bytes(64)
+_TOKENS = vocab.BASE[:32]
 
 
 def _value_head(key: str, *codes: int) -> bytes:
@@ -48,17 +50,24 @@ def _hyperparameters(**changes: Value) -> list[tuple[str, Value]]:
         "llama.attention.head_count": 4,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.dimension_count": 8,
-        "tokenizer.ggml.model": "no_vocab",
-        "llama.vocab_size": 32,
     }
+    keys |= dict(vocab.metadata(_TOKENS))
     keys |= {f"llama.{name.replace('__', '.')}": value for name, value in changes.items()}
     return list(keys.items())
+
+
+def _tokenizer(**changes: Value) -> bytes:
+    keys = dict(_hyperparameters()) | {f"tokenizer.ggml.{name}": value for name, value in changes.items()}
+    return header_bytes(keys.items(), [Tensor("token_embd.weight", (32, 32), bytes(4096))]) + bytes(4096)
 
 
 def _model(**changes: Value) -> bytes:
     tensor = Tensor("token_embd.weight", (32, 32), bytes(4096))
     return header_bytes(_hyperparameters(**changes), [tensor]) + bytes(4096)
 
+
+SOUND: bytes = _model()
+"""The file that the entries of `UNRUNNABLE` differ from in one point; nothing in its header is wrong."""
 
 NOT_GGUF: dict[str, bytes] = {
     "empty": b"",
@@ -147,6 +156,20 @@ UNRUNNABLE: dict[str, bytes] = {
     "context_negative": _model(context_length=-1),
     "eps_string": _model(attention__layer_norm_rms_epsilon="small"),
     "rope_huge": _model(rope__dimension_count=2**31),
+    "rope_zero": _model(rope__dimension_count=0),
+    "rope_odd": _model(rope__dimension_count=7),
+    "rope_wider_than_a_head": _model(rope__dimension_count=10),
+    "rope_scaling_unknown": _model(rope__scaling__type="zebra"),
+    "experts_2e31": _model(expert_count=2**31),
+    "experts_used_beyond_all": _model(expert_count=4, expert_used_count=5),
+    "no_vocabulary": _tokenizer(model="no_vocab"),
+    "tokens_of_numbers": _tokenizer(tokens=[1, 2, 3]),
+    "tokens_text": _tokenizer(tokens="abc"),
+    "token_twice": _tokenizer(tokens=[*(f"t{i}" for i in range(31)), "t0"]),
+    "scores_short": _tokenizer(scores=[0.5]),
+    "scores_of_text": _tokenizer(scores=["a"] * 32),
+    "token_types_short": _tokenizer(token_type=[1, 1]),
+    "merges_of_numbers": _tokenizer(merges=[1, 2]),
 }
 
 BAD_FILES: dict[str, bytes] = NOT_GGUF | BROKEN | UNRUNNABLE

@@ -56,6 +56,8 @@ _OTHER_TYPES = {
     "imatrix": "an importance matrix",
     "vocab": "a vocabulary",
 }
+_WITHOUT_VOCABULARY = frozenset({"no_vocab", "none"})
+_WITHOUT_ROTATION = frozenset({"glm5-next", "kimi-k3", "kimi-linear"})
 _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
 
 
@@ -83,6 +85,7 @@ _RANGES = (
     _Range("attention.value_length_swa", 1, 1 << 16),
     _Range("attention.sliding_window", 0, _U31),
     _Range("rope.dimension_count", 0, 1 << 16),
+    _Range("rope.dimension_count_swa", 0, 1 << 16),
     _Range("expert_count", 0, MAX_EXPERTS),
     _Range("expert_used_count", 0, MAX_EXPERTS, layered=True),
     _Range("vocab_size", 0, 1 << 24),
@@ -187,10 +190,19 @@ def _check_heads(header: GgufHeader, facts: ModelFacts) -> None:
     for heads, kv_heads in zip(facts.n_head, facts.n_head_kv, strict=False):
         if heads and kv_heads and heads % kv_heads:
             raise _Implausible(f"{heads:,} heads do not divide among {kv_heads:,} key/value heads")
-    rotated = header.integer(f"{arch}.rope.dimension_count") or 0
-    largest = max(facts.head_size_k, header.integer(f"{arch}.attention.key_length_swa") or 0)
-    if largest and rotated > largest:
-        raise _Implausible(f"{arch}.rope.dimension_count is {rotated:,}, more than a head's {largest:,}")
+    _check_rotation(header, facts)
+
+
+def _check_rotation(header: GgufHeader, facts: ModelFacts) -> None:
+    if facts.arch in _WITHOUT_ROTATION:
+        return
+    largest = max(facts.head_size_k, header.integer(f"{facts.arch}.attention.key_length_swa") or 0)
+    for suffix in ("rope.dimension_count", "rope.dimension_count_swa"):
+        rotated = header.integer(f"{facts.arch}.{suffix}")
+        if rotated is not None and (rotated < 2 or rotated % 2 or (largest and rotated > largest)):
+            raise _Implausible(
+                f"{facts.arch}.{suffix} is {rotated:,}, not an even number of a head's {largest:,} dimensions"
+            )
 
 
 def _check_experts(header: GgufHeader) -> None:
@@ -206,11 +218,16 @@ def _check_experts(header: GgufHeader) -> None:
 
 
 def _check_vocabulary(header: GgufHeader) -> None:
+    if header.text("tokenizer.ggml.model") in _WITHOUT_VOCABULARY:
+        raise _Implausible("it has no vocabulary, so it cannot read or write text")
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     if tokens is None:
         return
     if not isinstance(tokens, LazyArray) or tokens.item_type is not ValueType.STRING or not len(tokens):
         raise _Implausible("tokenizer.ggml.tokens is not a list of texts")
+    repeated = tokens.repeated_text()
+    if repeated is not None:
+        raise _Implausible(f"the token {printable(repeated, 40)!r} occurs twice in its vocabulary")
     for key, types in _TOKEN_ARRAYS:
         array = header.metadata.get(key)
         if array is None:

@@ -68,6 +68,23 @@ class LazyArray(Sequence[Scalar]):
             return self._string_at(at)
         return next(self._numbers(at, at + 1))
 
+    def repeated_text(self) -> str | None:
+        """A text other than the empty one that occurs more than once, if there is any."""
+        data, pos, read = self._data, self._start, _LENGTH.unpack_from
+        texts: list[bytes] = []
+        for _ in range(self._length if self.item_type is ValueType.STRING else 0):
+            end = pos + 8 + read(data, pos)[0]
+            texts.append(data[pos + 8 : end])
+            pos = end
+        if len(set(texts)) == len(texts):
+            return None
+        seen: set[bytes] = set()
+        for text in filter(None, texts):
+            if text in seen:
+                return text.decode(errors="replace")
+            seen.add(text)
+        return None
+
     def __repr__(self) -> str:
         return f"LazyArray({self._length} x {self.item_type.name})"
 
