@@ -106,17 +106,26 @@ class Desk:
         prompt: str = "x",
         *,
         raw: bool = False,
+        template: str | None = None,
         clock: ScriptClock | None = None,
         specials: tuple[str, ...] = ("<|end|>",),
         **flags: object,
     ) -> Answered:
-        """One answer to `prompt`."""
+        """One answer to `prompt`; `template` is given as a file."""
         clock = clock or ScriptClock()
-        request = RunRequest(
-            OpenRequest(str(self.model), self.sources(**flags), template=not raw), prompt, raw
-        )
+        file = None
+        if template is not None:
+            file = self.model.with_name("template.jinja")
+            file.write_text(template)
+        opening = OpenRequest(str(self.model), self.sources(**flags), file, template=not raw)
+        request = RunRequest(opening, prompt, raw)
         factory = self.factory(Script([list(reply)], specials), clock)
         return Answered(tuple(run(request, clock.clock, Stop(), factory)))
+
+    @property
+    def last_prompt(self) -> str:
+        """Text of the last prompt an engine was given."""
+        return bytes(self.engines[-1].prompts[-1]).decode()
 
     def chat(
         self, replies: Sequence[Sequence[str | bytes]], button: Stop | None = None, **flags: object

@@ -89,7 +89,8 @@ class AnswerView:
         if shown:
             self._progress.clear()
             prefix = "warning: " if notice.level == "warning" else ""
-            self._console.print(f"{prefix}{visible(notice.text)}", style="dim" if not prefix else "yellow")
+            text = f"{prefix}{visible(notice.text)}"
+            self._console.print(text, style="yellow" if prefix else "dim", soft_wrap=True)
 
     def _text(self, kind: TextKind, text: str) -> None:
         changed, self._kind = self._kind not in (None, kind), kind

@@ -1,0 +1,4 @@
+"""Fixtures of these tests."""
+
+from tests.support.cli import cli  # noqa: F401
+from tests.support.requests import chat_puppet, desk, plain_puppet  # noqa: F401
