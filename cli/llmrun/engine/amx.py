@@ -98,8 +98,11 @@ def judge(outcome: ProbeOutcome) -> bool:
 
 
 def _key(library_path: str, cpu: frozenset[str]) -> str:
-    status = os.stat(library_path)
-    identity = [library_path, status.st_size, status.st_mtime_ns, sorted(cpu)]
+    """Name of the build and the CPU. The kernels in question are in a ggml library beside libllama."""
+    folder = Path(library_path).parent
+    libraries = sorted({Path(library_path), *folder.glob("*ggml*")})
+    builds = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
+    identity = [builds, sorted(cpu)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 

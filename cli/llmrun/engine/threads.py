@@ -8,7 +8,7 @@ affinity and the cgroup's CPU quota (v2 `cpu.max`, v1 `cpu.cfs_quota_us`), at le
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ReadText = Callable[[str], str | None]
@@ -53,12 +53,13 @@ def physical_cores(allowed: frozenset[int], read: ReadText) -> int:
 def cpu_quota(read: ReadText) -> float | None:
     """CPUs' worth of time the process's cgroups allow, None without a limit.
 
-    Every level from the process's own group up to the root may set a limit; the smallest counts.
+    Every level from the process's own group up to the root may set a limit; the smallest counts. What is
+    not written as a limit is none.
     """
     limits = []
     for line in (read("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers == "" and path:
             limits += [_quota_v2(read, folder) for folder in _ancestors("/sys/fs/cgroup", path)]
         elif "cpu" in controllers.split(","):
             limits += [_quota_v1(read, folder) for folder in _ancestors("/sys/fs/cgroup/cpu", path)]
@@ -72,14 +73,15 @@ def _ancestors(root: str, path: str) -> list[str]:
 
 
 def _quota_v2(read: ReadText, folder: str) -> float | None:
-    words = (read(f"{folder}/cpu.max") or "").split()
-    if len(words) != 2 or words[0] == "max":
-        return None
-    return int(words[0]) / int(words[1])
+    return _ratio((read(f"{folder}/cpu.max") or "").split())
 
 
 def _quota_v1(read: ReadText, folder: str) -> float | None:
-    quota, period = (read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
-    if quota is None or period is None or int(quota) <= 0:
+    return _ratio([(read(f"{folder}/cpu.cfs_{name}_us") or "").strip() for name in ("quota", "period")])
+
+
+def _ratio(words: Sequence[str]) -> float | None:
+    """Quota over period; "max" and -1 stand for no limit."""
+    if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
         return None
-    return int(quota) / int(period)
+    return int(words[0]) / int(words[1])
