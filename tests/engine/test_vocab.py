@@ -15,7 +15,7 @@ from llmrun.engine.model import Model
 from llmrun.engine.vocab import Vocab
 
 from tests.support.models import gemma_path, smollm2_path
-from tests.support.puppet import Control, Puppet, UserDefined, write_puppet
+from tests.support.puppet import Control, Item, Puppet, UserDefined, write_puppet
 from tests.support.vocab import BOS, EOS
 
 TEXTS = [
@@ -105,7 +105,7 @@ def test_a_vocabulary_that_wants_a_bos_gets_one(real: Vocab) -> None:
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Puppet, Vocab]]:
     """A vocabulary with a very long piece, a control and a user-defined token."""
-    script = ["long " * 100, Control("<|im_end|>"), UserDefined("<think>")]
+    script: list[Item] = ["long " * 100, Control("<|im_end|>"), UserDefined("<think>")]
     puppet = write_puppet(tmp_path_factory.mktemp("odd") / "p.gguf", script)
     model = load(puppet.path)
     yield puppet, model.vocab
