@@ -130,21 +130,24 @@ def measure(setup: Setup, rounds: int, environment: Mapping[str, str]) -> tuple[
     return rates, others
 
 
-def compare(rates: Mapping[str, Sequence[float]]) -> dict[str, Comparison]:
-    """llmrun against each of the others."""
-    return {name: ratio(rates[OURS], rates[name]) for name in TARGETS}
+def compare(rates: Mapping[str, Sequence[float]], rounds: Sequence[int]) -> dict[str, Comparison]:
+    """llmrun against each of the others, over the given rounds."""
+    chosen = {name: [series[index] for index in rounds] for name, series in rates.items()}
+    return {name: ratio(chosen[OURS], chosen[name]) for name in TARGETS}
 
 
 def show(rates: Mapping[str, Sequence[float]], others: Sequence[float | None]) -> bool:
-    """Print samples, medians, ratios; True if every target is met."""
+    """Print samples, then medians and ratios of the undisturbed rounds; True if every target is met."""
     print("round  " + "  ".join(f"{name:>12}" for name in rates) + "  others (cores)")
     for index, used in enumerate(others):
         row = "  ".join(f"{series[index]:12.1f}" for series in rates.values())
         print(f"{index + 1:5}  {row}  {'unknown' if used is None else f'{used:.2f}'}")
-    medians = "  ".join(f"{statistics.median(series):12.1f}" for series in rates.values())
-    print(f"median {medians}  tok/s")
+    rounds = machine.undisturbed(others)
+    chosen = [statistics.median([series[index] for index in rounds]) for series in rates.values()]
+    medians = "  ".join(f"{median:12.1f}" for median in chosen)
+    print(f"median {medians}  tok/s over {len(rounds)} of {len(others)} rounds")
     met = True
-    for name, found in compare(rates).items():
+    for name, found in compare(rates, rounds).items():
         met = met and found.of_medians >= TARGETS[name]
         verdict = "met" if found.of_medians >= TARGETS[name] else "MISSED"
         print(
@@ -192,6 +195,7 @@ def main() -> int:
     )
     machine.show_provenance(record)
     met = show(rates, others)
+    compared = machine.undisturbed(others)
     print(machine.busy_note(disturbance))
     document = {
         "benchmark": "decode_rate",
@@ -199,7 +203,8 @@ def main() -> int:
         "setup": {**asdict(setup), "model": setup.model.name, "prompt": len(setup.prompt)},
         "tokens_per_second": rates,
         "others_cores": others,
-        "llmrun_relative_to": {name: asdict(found) for name, found in compare(rates).items()},
+        "llmrun_relative_to": {name: asdict(found) for name, found in compare(rates, compared).items()},
+        "compared_rounds": compared,
         "targets": TARGETS,
     }
     print(f"samples: {machine.write_result('decode_rate', document, arguments.output)}")

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -139,6 +139,12 @@ def busy_seconds(proc_stat: str) -> float:
     ticks = [int(word) for word in proc_stat.split("\n", 1)[0].split()[1:9]]
     _user, _nice, _system, idle, waiting, _irq, _softirq, _steal = ticks
     return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")
+
+
+def undisturbed(cores: Sequence[float | None], at_least: int = 3) -> list[int]:
+    """Indices of the rounds in which others used next to nothing; of all rounds if too few are such."""
+    quiet = [index for index, used in enumerate(cores) if used is not None and used <= BUSY_CORES]
+    return quiet if len(quiet) >= at_least else list(range(len(cores)))
 
 
 def busy_note(cores: float | None) -> str:

@@ -37,6 +37,7 @@ def test_the_context_holds_prompt_and_answer(depth: int, n: int, n_ctx: int) -> 
 
 
 def test_llmrun_is_the_numerator() -> None:
-    found = compare({"llmrun": [99.0], "llama-bench": [100.0], "Llama class": [66.0]})
+    rates = {"llmrun": [1.0, 99.0], "llama-bench": [1.0, 100.0], "Llama class": [1.0, 66.0]}
+    found = compare(rates, [1])
     assert found["llama-bench"].of_medians == 0.99
     assert found["Llama class"].of_medians == 1.5

@@ -17,6 +17,7 @@ from benchmarks.machine import (
     call,
     others_cores,
     private_environment,
+    undisturbed,
 )
 from benchmarks.startup import Program, time_process
 
@@ -41,6 +42,12 @@ def test_coarse_clocks_give_no_negative_use() -> None:
 @pytest.mark.parametrize(("cores", "busy"), [(0.0, False), (0.09, False), (0.11, True), (2.0, True)])
 def test_a_busy_machine_is_marked(cores: float, busy: bool) -> None:
     assert ("BUSY" in busy_note(cores)) == busy
+
+
+def test_disturbed_rounds_are_left_out_while_three_are_quiet() -> None:
+    assert undisturbed([0.0, 0.9, 0.1, 0.02]) == [0, 2, 3]
+    assert undisturbed([0.0, 0.9, 0.1]) == [0, 1, 2]
+    assert undisturbed([None, None, None]) == [0, 1, 2]
 
 
 def test_measured_programs_see_no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
