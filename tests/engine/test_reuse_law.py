@@ -108,6 +108,31 @@ def test_any_prompt_after_any_other_gives_the_logits_of_a_cold_context(
     law()
 
 
+@pytest.mark.parametrize("kv_unified", [True, False])
+@pytest.mark.parametrize("name", KINDS)
+def test_the_law_holds_beside_another_sequence(open_tiny: OpenTiny, name: str, kv_unified: bool) -> None:
+    """Two sequences take turns in one cache; what one does must not reach the other's window."""
+    arch, swa_full, _, tolerance = KINDS[name]
+    shared = {**params(swa_full), "n_ctx": 2 * N_CTX, "n_seq": 2, "kv_unified": kv_unified}
+    warm = open_tiny(arch, **shared)
+    cold = open_tiny(arch, copy=1, **params(swa_full))
+
+    @settings(max_examples=8, deadline=None, database=None)
+    @given(st.lists(st.tuples(st.integers(0, 1), EDITS), min_size=3, max_size=6), st.integers(0, 1000))
+    def law(turns: list[tuple[int, Edit]], seed: int) -> None:
+        forget(warm)
+        prompts = [random_tokens(seed, 200), random_tokens(seed + 1, 300)]
+        for seq, prompt in enumerate(prompts):
+            run_one(warm, prompt, max_tokens=20, seq=seq)
+        for seq, edit in turns:
+            prompts[seq] = edit.apply(prompts[seq])
+            outcome = run_one(warm, prompts[seq], max_tokens=9, seq=seq)
+            forget(cold)
+            assert distance(outcome.logits, run_one(cold, prompts[seq]).logits) < tolerance
+
+    law()
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_the_usual_turns_reuse_what_they_can(open_tiny: OpenTiny, name: str) -> None:
     arch, swa_full, kind, _ = KINDS[name]
