@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.errors import UsageError, WriteFailure
+from llmrun.errors import WriteFailure
 from llmrun.events import FinishReason
-from llmrun.journal.lines import Journal, read
 from llmrun.journal.session import Session
 from llmrun.journal.sessions import SessionStore
 
@@ -259,212 +256,6 @@ def test_generated_names_are_free_even_when_time_and_chance_repeat(
     assert all(session.name.startswith("2025-03-01-123000-") for session in sessions)
     for session in sessions:
         session.close()
-
-
-# ---- lists ------------------------------------------------------------------------------------------------
-
-
-def test_an_empty_store_has_no_sessions_and_makes_no_folder(store: SessionStore, tmp_path: Path) -> None:
-    assert store.list() == ()
-    assert store.last() is None
-    assert not store.exists("a")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_list_says_what_each_session_is(store: SessionStore, folder: Path) -> None:
-    with (
-        closing(store.create("old", model="m", system="")) as old,
-        closing(store.create("new", model="n", system="")),
-    ):
-        old.add_turn("  What is\n\ta llama?  " + "x" * 100, "An animal.")
-        old.add_turn("And?", "More.")
-        (folder / "broken.jsonl").write_text("nothing\n")
-        (folder / "notes.txt").write_text("not ours")
-        (folder / ".hidden.jsonl").write_text("")
-        (folder / "folder.jsonl").mkdir()
-        listed = {one.name: one for one in store.list()}
-        assert set(listed) == {"old", "new", "broken"}
-        assert [one.name for one in store.list() if not one.problem] == ["old", "new"]
-        assert listed["broken"].problem
-        assert (listed["old"].turns, listed["old"].model) == (2, "m")
-        assert listed["old"].first_words.startswith("What is a llama? xxx")
-        assert len(listed["old"].first_words) <= 60
-        assert (listed["new"].turns, listed["new"].first_words) == (0, "")
-        assert listed["old"].created == old.created
-        assert listed["old"].changed == old.turns[-1].time
-
-
-def test_the_last_session_is_the_one_with_the_latest_record(store: SessionStore, folder: Path) -> None:
-    with closing(store.create("a", model="m", system="")) as first:
-        first.add_turn("u", "a")
-        with closing(store.create("b", model="m", system="")) as second:
-            second.add_turn("u", "b")
-            assert store.last() == "b"
-            first.add_turn("v", "a")
-            (folder / "c.jsonl").write_text("broken\n")
-            with closing(store.create("unused", model="m", system="")):
-                assert store.last() == "a"
-                # a copied folder: times of files say nothing
-                os.utime(folder / "b.jsonl")
-                assert store.last() == "a"
-                second.clear()
-                assert store.last() == "b"
-
-
-def test_files_older_than_the_latest_record_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = datetime.now(UTC)
-    store = SessionStore(tmp_path, lambda: now)
-    for name in ("old", "new"):
-        with closing(store.create(name, model="m", system="")) as session:
-            session.add_turn("u", "a")
-    old = tmp_path / "sessions" / "old.jsonl"
-    os.utime(old, (now.timestamp() - 60, now.timestamp() - 60))
-    opened: list[str] = []
-
-    def watched(path: Path) -> Journal:
-        opened.append(path.stem)
-        return read(path)
-
-    monkeypatch.setattr("llmrun.journal.sessions.read", watched)
-    assert store.last() == "new"
-    assert opened == ["new"]
-
-
-def test_sessions_in_other_time_zones_compare(tmp_path: Path) -> None:
-    times = iter(
-        [
-            datetime.fromisoformat("2025-03-01T12:00:00+02:00"),
-            datetime.fromisoformat("2025-03-01T12:00:00.123456+02:00"),
-            datetime.fromisoformat("2025-03-01T11:00:00+00:00"),
-            datetime.fromisoformat("2025-03-01T11:00:01+00:00"),
-        ]
-    )
-    store = SessionStore(tmp_path, lambda: next(times))
-    for name in "ab":
-        with closing(store.create(name, model="m", system="")) as session:
-            session.add_turn("u", "a")
-    assert store.last() == "b"
-    assert store.read("a").turns[0].time == datetime(2025, 3, 1, 10, 0, 0, 123000, tzinfo=UTC)
-
-
-# ---- failing writes ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_space(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Switches a full disk on and off: records are then written in part, as the system does it."""
-
-    def switch(full: bool) -> None:
-        monkeypatch.undo()
-        if full:
-            write = os.write
-            monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:20]))
-
-    return switch
-
-
-def test_what_a_full_disk_refused_is_written_once_there_is_space(
-    store: SessionStore, no_space: Callable[[bool], None]
-) -> None:
-    with closing(store.create("a", model="m", system="")) as session:
-        session.add_turn("one", "1")
-        no_space(True)
-        for text in ("two", "three"):
-            with pytest.raises(WriteFailure):
-                session.add_turn(text, "x")
-        assert [turn.user for turn in session.turns] == ["one", "two", "three"]
-        assert [turn.user for turn in store.read("a").turns] == ["one"]
-        no_space(False)
-        session.undo()
-        assert store.read("a").turns == session.turns
-        assert [turn.user for turn in session.turns] == ["one", "two"]
-
-
-def test_closing_tries_once_more(store: SessionStore, no_space: Callable[[bool], None]) -> None:
-    session = store.create("a", model="m", system="")
-    no_space(True)
-    with pytest.raises(WriteFailure):
-        session.add_turn("one", "1")
-    no_space(False)
-    session.close()
-    assert len(store.read("a").turns) == 1
-
-
-def test_a_close_that_cannot_write_says_so_and_lets_go_of_the_session(
-    store: SessionStore, no_space: Callable[[bool], None]
-) -> None:
-    session = store.create("a", model="m", system="")
-    session.add_turn("one", "1")
-    no_space(True)
-    with pytest.raises(WriteFailure):
-        session.add_turn("two", "2")
-    with pytest.raises(WriteFailure):
-        session.close()
-    no_space(False)
-    with closing(store.open("a")) as again:
-        assert again.copied_from is None
-        assert [turn.user for turn in again.turns] == ["one"]
-
-
-def test_a_record_that_was_written_twice_counts_once(store: SessionStore, folder: Path) -> None:
-    with closing(store.create("a", model="m", system="")) as session:
-        session.add_turn("same", "same")
-        session.add_turn("same", "same")
-    path = folder / "a.jsonl"
-    header, first, second = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(header + first + second + second)
-    assert len(store.read("a").turns) == 2
-
-
-@pytest.mark.parametrize("instead", [None, "another file"])
-def test_a_file_that_went_away_is_a_write_failure_and_is_not_made_again(
-    store: SessionStore, folder: Path, instead: str | None
-) -> None:
-    session = store.create("a", model="m", system="")
-    session.add_turn("u", "a")
-    path = folder / "a.jsonl"
-    path.unlink()
-    if instead is not None:
-        path.write_text(instead)
-    with pytest.raises(WriteFailure):
-        session.add_turn("v", "b")
-    assert (path.read_text() if path.exists() else None) == instead
-    store.save_as(session, "b")
-    assert len(store.read("b").turns) == 2
-    with pytest.raises(WriteFailure):
-        session.close()
-
-
-def test_a_folder_that_cannot_be_made_is_a_write_failure(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("in the way")
-    store = SessionStore(tmp_path / "data", ticking())
-    with pytest.raises(WriteFailure):
-        store.create(None, model="m", system="")
-    with pytest.raises((UsageError, WriteFailure)):
-        store.list()
-
-
-def test_a_session_that_may_only_be_read_opens(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(store.create("a", model="m", system="")) as session:
-        session.add_turn("u", "a")
-    real = os.open
-
-    def read_only(path: str, flags: int, *rest: int, **more: int) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR):
-            raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
-        return real(path, flags, *rest, **more)
-
-    monkeypatch.setattr(os, "open", read_only)
-    again = store.open("a")
-    with pytest.raises(WriteFailure):
-        again.add_turn("v", "b")
-    assert [turn.user for turn in again.turns] == ["u", "v"]
-    with pytest.raises(WriteFailure):
-        again.close()
-    with pytest.raises(WriteFailure):
-        store.create("b", model="m", system="")
 
 
 def test_lines_are_json_that_other_tools_read(store: SessionStore, folder: Path) -> None:
