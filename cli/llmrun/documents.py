@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,12 +14,17 @@ from llmrun.events import (
     Event,
     Finished,
     GenerationStats,
+    Likelihood,
     Loaded,
     PrefillProgress,
     Token,
+    TokenChoice,
 )
 
 COMPLETION_SCHEMA = "llmrun.completion/1"
+IMPOSSIBLE = -9999.0
+"""Stands for the logarithm of 0, which JSON cannot hold."""
+
 ERROR_SCHEMA = "llmrun.error/1"
 
 
@@ -56,7 +61,25 @@ def completion_document(completion: Completion) -> dict[str, object]:
             "devices": [asdict(device) for device in kv.devices],
         },
         "dropped_messages": completion.dropped_messages,
+        "logprobs": None if completion.choices is None else {"content": _logprobs(completion.choices)},
         "settings": dict(completion.settings),
+    }
+
+
+def _logprobs(choices: Sequence[TokenChoice]) -> list[dict[str, object]]:
+    """As OpenAI's clients know them."""
+    return [
+        {**_likelihood(choice.chosen), "top_logprobs": [_likelihood(one) for one in choice.top]}
+        for choice in choices
+    ]
+
+
+def _likelihood(one: Likelihood) -> dict[str, object]:
+    return {
+        "token": one.piece.decode("utf-8", "replace"),
+        "id": one.token,
+        "bytes": list(one.piece),
+        "logprob": max(one.logprob, IMPOSSIBLE),
     }
 
 

@@ -127,8 +127,28 @@ class PrefixReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Likelihood:
+    """A token's bytes and natural log probability before any sampler."""
+
+    token: int
+    piece: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChoice:
+    """A sampled token beside the likeliest ones at its place, best first."""
+
+    chosen: Likelihood
+    top: tuple[Likelihood, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer with everything that was measured: the content of `llmrun.completion/1`."""
+    """One answer with everything that was measured: the content of `llmrun.completion/1`.
+
+    `choices` has one entry for each sampled token where log probabilities were asked for.
+    """
 
     model: ModelInfo
     text: str
@@ -139,6 +159,7 @@ class Completion:
     kv: KvUse
     dropped_messages: int
     settings: Mapping[str, object] = field(default_factory=dict)
+    choices: tuple[TokenChoice, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +217,15 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """Figures of a request under way, sent a few times a second where somebody watches."""
+
+    stats: GenerationStats
+    prefix: PrefixReport
+    kv: KvUse
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """A sentence for the user. `info` shows on terminals or with -v only, `warning` always."""
 
@@ -211,4 +241,4 @@ class Finished:
     t_s: float
 
 
-Event = LoadProgress | Loaded | Accepted | PrefillProgress | Prefilled | Token | Notice | Finished
+Event = LoadProgress | Loaded | Accepted | PrefillProgress | Prefilled | Token | Measured | Notice | Finished

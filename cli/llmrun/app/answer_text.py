@@ -44,6 +44,11 @@ class AnswerText:
         return self._splitter.kind if self._splitter else "answer"
 
     @property
+    def closing_marker(self) -> str | None:
+        """What would close the reasoning block under way, None outside of one."""
+        return self._splitter.closing_marker if self._splitter else None
+
+    @property
     def stopped(self) -> bool:
         """True when a stop string has ended the answer."""
         return self._stops.stopped

@@ -1,60 +1,205 @@
-"""`llmrun chat`: a conversation on one model that stays open."""
+"""`llmrun chat`: a conversation, the model that is open, and the settings that hold now."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 
+from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened, OpenRequest, open_model
 from llmrun.app.request_log import logged
 from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
-from llmrun.chat.messages import Conversation
+from llmrun.chat.messages import Message
+from llmrun.config.layers import Effective
+from llmrun.config.schema import BY_NAME
 from llmrun.engine.api import EngineFactory
-from llmrun.events import Completion, Event, Notice
+from llmrun.errors import LlmrunError, UsageError, WriteFailure
+from llmrun.events import Completion, Event, KvUse, ModelInfo, Notice
+from llmrun.journal.session import Session
+from llmrun.journal.session_records import Turn
 from llmrun.metrics.clock import Clock
+
+LOADING_GROUPS = ("hardware", "context")
+"""Settings that a model is loaded with; the others hold from the next answer on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the answers of this chat. Times in seconds, the rest in tokens."""
+
+    answers: int = 0
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
+    generated_tokens: int = 0
+    prefill_s: float = 0.0
+    generation_s: float = 0.0
+
+    def plus(self, completion: Completion) -> Totals:
+        """With one more answer."""
+        stats = completion.stats
+        return Totals(
+            self.answers + 1,
+            self.cached_tokens + stats.cached_tokens,
+            self.prefill_tokens + stats.prefill_tokens,
+            self.generated_tokens + stats.generated_tokens,
+            self.prefill_s + stats.prefill_s,
+            self.generation_s + stats.generation_s,
+        )
 
 
 class Chat:
-    """Keeps the conversation and the tokens that the sequence's K/V stands for. `open` comes first."""
+    """Answers on one open model, keeping `session` up to date. `open` comes first.
+
+    Changes to the session that cannot be written take effect all the same; methods then raise
+    `WriteFailure`, answers yield a warning.
+    """
 
     def __init__(
-        self, request: OpenRequest, clock: Clock, stop: Stop, factory: EngineFactory | None = None
+        self,
+        request: OpenRequest,
+        session: Session,
+        clock: Clock,
+        stop: Stop,
+        factory: EngineFactory | None = None,
+        *,
+        watched: bool = False,
     ) -> None:
+        """`watched`: send `Measured` events while an answer comes."""
+        self.session = session
+        self.totals = Totals()
+        self.last: Completion | None = None
         self._request = request
         self._clock = clock
         self._stop = stop
         self._factory = factory
+        self._watched = watched
         self._opened: Opened | None = None
 
-    def open(self) -> Iterator[Event]:
-        """Load the model; errors are those of `open_model`."""
-        opened = yield from open_model(self._request, self._clock, self._stop, self._factory)
+    @property
+    def is_open(self) -> bool:
+        """True once a model is loaded."""
+        return self._opened is not None
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model that is open."""
+        return self._open.info
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that generate."""
+        return self._open.engine.facts.n_threads
+
+    @property
+    def settings(self) -> Effective:
+        """The settings that hold for the next answer."""
+        return self._open.settings
+
+    @property
+    def kv(self) -> KvUse:
+        """What the K/V cache holds now."""
+        return kv_use(self._open.engine)
+
+    @property
+    def _open(self) -> Opened:
+        if self._opened is None:
+            raise RuntimeError("the chat has no open model")
+        return self._opened
+
+    def open(self, since_s: float = 0.0) -> Iterator[Event]:
+        """Load the model, timed from `since_s` on the clock; errors are those of `open_model`."""
+        opened = yield from open_model(self._request, self._clock, self._stop, self._factory, since_s=since_s)
         self._opened = opened
-        self._turns = Turns(opened, self._clock)
-        self._conversation = Conversation(opened.settings.output.system or "")
+        self._turns = Turns(opened, self._clock, watched=self._watched)
 
     def say(self, text: str) -> Iterator[Event]:
-        """Answer `text` and yield the events; errors are those of `Turns.answer`."""
+        """Answer `text`; errors are those of `Turns.answer`, after which the conversation is as before."""
         self._stop.release()
-        return logged(self._answer(text), self._request.sources.env)
+        return logged(self._answer(text, regen=False), self._request.sources.env)
 
-    def _answer(self, text: str) -> Generator[Event, None, Completion]:
-        """A message that fails, or is stopped before any text came, is taken back."""
-        self._conversation.add_user(text)
-        try:
-            completion = yield from self._turns.answer(Ask(self._conversation.messages))
-        except BaseException:
-            self._conversation.undo()
-            raise
+    def regenerate(self) -> Iterator[Event]:
+        """Answer the last message again, in place of the last answer.
+
+        Raises:
+            UsageError: there is no message yet.
+        """
+        if not self.session.turns:
+            raise UsageError("there is nothing to answer again", "say something first")
+        self._stop.release()
+        return logged(self._answer(self.session.turns[-1].user, regen=True), self._request.sources.env)
+
+    def _answer(self, text: str, *, regen: bool) -> Generator[Event, None, Completion]:
+        turns = self.session.turns[:-1] if regen else self.session.turns
+        messages = (*_messages(self.session.system, turns), Message("user", text))
+        completion = yield from self._turns.answer(Ask(messages))
+        self.last, self.totals = completion, self.totals.plus(completion)
         interrupted = completion.finish_reason == "interrupted"
         if interrupted and not completion.text and not completion.reasoning:
-            self._conversation.undo()
             yield Notice("info", "stopped before the answer began; the message was taken back")
-        else:
-            self._conversation.add_assistant(completion.text, completion.reasoning, interrupted=interrupted)
+            return completion
+        try:
+            self.session.add_completion(text, completion, regen=regen)
+        except WriteFailure as error:
+            yield Notice("warning", f"this turn is not saved: {error.message}")
         return completion
 
+    def change(self, name: str, value: str) -> bool:
+        """Set a setting by its name; True if it holds only once a model is loaded again.
+
+        Raises:
+            UsageError: no such setting, or no such value; nothing has changed.
+        """
+        if name in ("model", "system"):
+            raise UsageError(f"{name} is not changed with /set", f"use /{name}")
+        sources = self._request.sources
+        sources = replace(sources, chat={**sources.chat, name: value})
+        opened = self._open.with_settings(sources)
+        self._use_settings(opened, replace(self._request, sources=sources))
+        return name not in BY_NAME or BY_NAME[name].group in LOADING_GROUPS
+
+    def _use_settings(self, opened: Opened, request: OpenRequest) -> None:
+        self._opened, self._request = opened, request
+        self._turns.use(opened)
+
+    def switch(self, ref: str | None) -> Iterator[Event]:
+        """Load another model (None: the same again) and keep the conversation.
+
+        If it cannot be opened the old one is loaded again, then the error is raised.
+        """
+        self._stop.release()
+        before, began_s = self._request, self._clock()
+        wanted = replace(before, model=ref, template_file=None) if ref else before
+        self._open.close()
+        self._stop.detach()
+        self._request = wanted
+        try:
+            yield from self.open(began_s)
+        except LlmrunError:
+            self._request = before
+            self._stop.release()
+            yield from self.open(began_s)
+            raise
+        try:
+            self.session.set_model(self.model.ref)
+        except WriteFailure as error:
+            yield Notice("warning", error.message)
+
     def close(self) -> None:
-        """Free the model; closing twice does nothing."""
+        """Free the model and let go of the session; closing twice does nothing.
+
+        Raises:
+            WriteFailure: something of the session is still not written.
+        """
         if self._opened is not None:
             self._opened.close()
+        self.session.close()
+
+
+def _messages(system: str, turns: tuple[Turn, ...]) -> tuple[Message, ...]:
+    """The conversation as the template gets it."""
+    messages = [Message("system", system)] if system else []
+    for turn in turns:
+        answer = Message("assistant", turn.answer, turn.reasoning, interrupted=turn.interrupted)
+        messages += [Message("user", turn.user), answer]
+    return tuple(messages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -43,13 +43,18 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model ready to answer. `settings_json`: the settings in force, with what the engine made of them."""
+    """A model ready to answer.
+
+    `recommended` is the catalogue's sampling for it; `settings_json` the settings in force, with what the
+    engine made of them.
+    """
 
     engine: Engine
     info: ModelInfo
     facts: ModelFacts
     renderer: TemplateRenderer | None
     settings: Effective
+    recommended: Mapping[str, object]
     settings_json: Mapping[str, object]
     load_s: float
 
@@ -58,6 +63,12 @@ class Opened:
         """The engine's tokenizer, as the chat room needs it."""
         facts = self.engine.facts
         return Tokenizer(self.engine.tokenize, self.engine.piece, facts.add_bos, facts.bos_text)
+
+    def with_settings(self, sources: SettingSources) -> Opened:
+        """The same model under changed settings; those of loading stay what they were."""
+        sampling = {f"general.sampling.{key}": value for key, value in self.facts.sampling.items()}
+        settings = sources.resolve(model_file=sampling, catalogue_sampling=self.recommended)
+        return replace(self, settings=settings, settings_json=settings_json(settings, self.engine))
 
     def close(self) -> None:
         """Free everything; closing twice does nothing."""
@@ -74,9 +85,14 @@ def default_engine() -> EngineFactory:
 
 
 def open_model(
-    request: OpenRequest, clock: Clock, stop: Stop, factory: EngineFactory | None = None
+    request: OpenRequest,
+    clock: Clock,
+    stop: Stop,
+    factory: EngineFactory | None = None,
+    *,
+    since_s: float = 0.0,
 ) -> Generator[Event, None, Opened]:
-    """Open a model, yielding progress and notices, then `Loaded`.
+    """Open a model, yielding progress and notices, then `Loaded`. Load time counts from `since_s`.
 
     Raises:
         ModelNotFound, NotAModel: no such model, or the file cannot be one.
@@ -103,10 +119,11 @@ def open_model(
         raise
     stop.attach(engine)
     yield from _notices(engine, settings, facts, request, renderer)
-    load_s = clock()
+    load_s = clock() - since_s
     info = ModelInfo(ref, str(model.path), facts.name, facts.arch, facts.quant, facts.size_bytes)
     yield Loaded(info, load_s, engine.facts.n_ctx_seq, engine.facts.n_threads, kv_use(engine))
-    return Opened(engine, info, facts, renderer, settings, settings_json(settings, engine), load_s)
+    in_force = settings_json(settings, engine)
+    return Opened(engine, info, facts, renderer, settings, model.sampling, in_force, load_s)
 
 
 def _renderer(request: OpenRequest, facts: ModelFacts) -> TemplateRenderer | None:

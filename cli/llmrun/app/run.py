@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmrun.app.loading import OpenRequest, open_model
 from llmrun.app.request_log import logged
 from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
-from llmrun.chat.messages import Conversation
+from llmrun.chat.messages import Message
 from llmrun.engine.api import EngineFactory
 from llmrun.events import Event
 from llmrun.metrics.clock import Clock
@@ -23,6 +23,7 @@ class RunRequest:
     prompt: str
     raw: bool = False
     ignore_eos: bool = False
+    logprobs: int | None = None
 
 
 def run(
@@ -32,11 +33,12 @@ def run(
     opened = yield from open_model(request.open, clock, stop, factory)
     try:
         if request.raw:
-            ask = Ask(raw=request.prompt, ignore_eos=request.ignore_eos)
+            ask = Ask(raw=request.prompt)
         else:
-            conversation = Conversation(opened.settings.output.system or "")
-            conversation.add_user(request.prompt)
-            ask = Ask(conversation.messages, ignore_eos=request.ignore_eos)
+            system = opened.settings.output.system
+            head = (Message("system", system),) if system else ()
+            ask = Ask((*head, Message("user", request.prompt)))
+        ask = replace(ask, ignore_eos=request.ignore_eos, logprobs=request.logprobs)
         yield from logged(Turns(opened, clock).answer(ask), request.open.sources.env)
     finally:
         opened.close()

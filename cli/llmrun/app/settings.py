@@ -11,11 +11,13 @@ from llmrun.config.layers import Effective, Layer, resolve
 
 @dataclass(frozen=True, slots=True)
 class SettingSources:
-    """Where settings come from, before a model is known. `flags` by setting name, None where not given."""
+    """Where settings come from, before a model is known. `flags` by setting name, None where not given;
+    `chat` what was changed with /set."""
 
     flags: Mapping[str, object] = field(default_factory=dict)
     profile: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    chat: Mapping[str, object] = field(default_factory=dict)
 
     def resolve(
         self,
@@ -29,6 +31,7 @@ class SettingSources:
             UsageError: a name or value is wrong; the message names the flag, variable or file and line.
         """
         return resolve(
+            chat=self.chat,
             flags=self.flags,
             env=self.env,
             profile=self._profile(),

@@ -6,9 +6,10 @@ sequence holds from the turn before is reused as far as the new prompt agrees wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, starmap
 
 from llmrun.app.answer_text import AnswerText
 from llmrun.app.kv_use import kv_use
@@ -20,7 +21,7 @@ from llmrun.chat.prompting import build_prompt
 from llmrun.chat.reasoning import ReasoningSplitter
 from llmrun.chat.segments import Prompt, Segment
 from llmrun.chat.turns import History, splice
-from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, SamplingParams, TokenStep
+from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, Run, TokenStep
 from llmrun.errors import PromptTooLong
 from llmrun.events import (
     Accepted,
@@ -28,11 +29,14 @@ from llmrun.events import (
     Event,
     Finished,
     FinishReason,
+    Likelihood,
+    Measured,
     Notice,
     Prefilled,
     PrefillProgress,
     PrefixReport,
     Token,
+    TokenChoice,
 )
 from llmrun.metrics.clock import Clock
 from llmrun.metrics.timeline import Timeline
@@ -41,6 +45,9 @@ from llmrun.units import format_count
 
 SEQ = 0
 """The sequence that holds the conversation."""
+
+MEASURE_S = 0.25
+"""Time between two `Measured` events: often enough to watch, too rare to cost anything."""
 
 ANSWER_ROOM = 512
 """Tokens that a window suggested to the user leaves for the answer."""
@@ -61,21 +68,34 @@ class Ask:
     messages: tuple[Message, ...] = ()
     raw: str | None = None
     ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """What a decode has brought so far."""
+
+    sampled: list[int] = field(default_factory=list)
+    choices: list[TokenChoice] = field(default_factory=list)
+    reason: EndReason = "interrupted"
+    prefix: PrefixReport = field(default_factory=PrefixReport)
 
 
 class Turns:
     """Answers requests on one loaded model, one after the other."""
 
-    def __init__(self, opened: Opened, clock: Clock) -> None:
+    def __init__(self, opened: Opened, clock: Clock, *, watched: bool = False) -> None:
+        """`watched`: send `Measured` a few times a second."""
         self._opened = opened
         self._engine: Engine = opened.engine
         self._settings = opened.settings
         self._clock = clock
+        self._measure_s = MEASURE_S if watched else math.inf
         self._history = History()
 
-    def forget(self) -> None:
-        """The next prompt is tokenised from its text alone."""
-        self._history = History()
+    def use(self, opened: Opened) -> None:
+        """Go on under changed settings of the same open model."""
+        self._opened, self._settings = opened, opened.settings
 
     def answer(self, ask: Ask) -> Generator[Event, None, Completion]:
         """Yield the events of one request.
@@ -98,19 +118,21 @@ class Turns:
         splitter = None if ask.raw is not None else ReasoningSplitter(prompt.opened_reasoning)
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
         sampling = sampling_params(self._settings, self._engine.facts.n_ctx_seq, ignore_eos=ask.ignore_eos)
-        sampled, reason, prefix = yield from self._decode(tokens, text, sampling, timeline)
+        job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs)
+        decoded = yield from self._decode(job, text, timeline)
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
         if text.stopped:
-            reason = "stopped"
-        self._history = history.with_sampled(self._kept(sampled, reason, text), self._engine.piece)
-        completion = self._completion(text, timeline, reason, prefix, sampling)
+            decoded.reason = "stopped"
+        self._history = history.with_sampled(self._kept(decoded, text), self._engine.piece)
+        completion = self._completion(job, text, timeline, decoded)
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
         return completion
 
-    def _kept(self, sampled: Sequence[int], reason: EndReason, text: AnswerText) -> Sequence[int]:
+    def _kept(self, decoded: _Decoded, text: AnswerText) -> Sequence[int]:
         """The sampled tokens that stand for text of the answer: no closing token, no stop string."""
+        sampled, reason = decoded.sampled, decoded.reason
         if reason == "eog":
             return sampled[:-1]
         if reason != "stopped":
@@ -149,15 +171,11 @@ class Turns:
             way_out,
         )
 
-    def _decode(
-        self, tokens: Sequence[int], text: AnswerText, sampling: SamplingParams, timeline: Timeline
-    ) -> Generator[Event, None, tuple[list[int], EndReason, PrefixReport]]:
+    def _decode(self, job: Job, text: AnswerText, timeline: Timeline) -> Generator[Event, None, _Decoded]:
         held = list(self._engine.held(SEQ))
-        run = self._engine.run([Job(SEQ, tokens, sampling, self._settings.output.max_tokens)])
-        sampled: list[int] = []
-        reason: EndReason = "interrupted"
-        prefix = PrefixReport()
-        began_s = self._clock()
+        run = self._engine.run([job])
+        decoded = _Decoded()
+        began_s = measured_s = self._clock()
         timeline.prefill_started()
         for step in run:
             match step:
@@ -165,21 +183,45 @@ class Turns:
                     now_s = self._clock()
                     yield PrefillProgress(step.done, step.total, now_s - began_s, now_s)
                     if step.done == 0:
-                        prefix = self._prefix_report(held, tokens, step.reused)
+                        decoded.prefix = self._prefix_report(held, job.prompt, step.reused)
                         timeline.reused(step.reused)
                     elif step.done == step.total:
                         timeline.prefilled()
-                        yield Prefilled(len(tokens), step.reused, now_s - began_s)
+                        yield Prefilled(len(job.prompt), step.reused, now_s - began_s)
                 case TokenStep():
-                    sampled.append(step.token)
-                    parts = [] if step.eog else text.feed(step.token)
-                    now_s = timeline.token(1, text.kind)
-                    yield from _token_events(parts, text, now_s)
+                    now_s = yield from self._take(step, decoded, text, timeline)
                     if text.stopped:
                         run.stop(SEQ)
+                    self._keep_budget(run, timeline, text)
+                    if now_s - measured_s >= self._measure_s:
+                        measured_s = now_s
+                        yield Measured(timeline.finished(), decoded.prefix, kv_use(self._engine))
                 case EndStep():
-                    reason = step.reason
-        return sampled, reason, prefix
+                    decoded.reason = step.reason
+        return decoded
+
+    def _take(
+        self, step: TokenStep, decoded: _Decoded, text: AnswerText, timeline: Timeline
+    ) -> Generator[Event, None, float]:
+        """One sampled token; returns when it was there."""
+        decoded.sampled.append(step.token)
+        parts = [] if step.eog else text.feed(step.token)
+        now_s = timeline.token(1, text.kind)
+        yield from _token_events(parts, text, now_s)
+        if step.logprobs is not None:
+            chosen = self._likelihood(step.token, step.logprobs.logprob)
+            decoded.choices.append(TokenChoice(chosen, tuple(starmap(self._likelihood, step.logprobs.top))))
+        return now_s
+
+    def _likelihood(self, token: int, logprob: float) -> Likelihood:
+        return Likelihood(token, self._engine.piece(token), logprob)
+
+    def _keep_budget(self, run: Run, timeline: Timeline, text: AnswerText) -> None:
+        """Close a reasoning block that has used up its tokens, as the model itself would."""
+        budget, marker = self._settings.output.think_budget, text.closing_marker
+        if budget is not None and marker is not None and timeline.reasoning_tokens == budget:
+            closing = f"{marker}\n\n"
+            run.force(SEQ, self._engine.tokenize(closing, add_special=False, parse_special=True))
 
     def _prefix_report(self, held: Sequence[int], tokens: Sequence[int], reused: int) -> PrefixReport:
         """Where the reused tokens came from, or why there were none."""
@@ -194,24 +236,18 @@ class Turns:
             return PrefixReport(miss_reason=f"the sliding window has passed token {common}")
         return PrefixReport(miss_reason=f"the model's state cannot go back to token {common}")
 
-    def _completion(
-        self,
-        text: AnswerText,
-        timeline: Timeline,
-        reason: EndReason,
-        prefix: PrefixReport,
-        sampling: SamplingParams,
-    ) -> Completion:
+    def _completion(self, job: Job, text: AnswerText, timeline: Timeline, decoded: _Decoded) -> Completion:
         return Completion(
             model=self._opened.info,
             text=text.answer,
             reasoning=text.reasoning,
-            finish_reason=_FINISH[reason],
+            finish_reason=_FINISH[decoded.reason],
             stats=timeline.finished(),
-            prefix=prefix,
+            prefix=decoded.prefix,
             kv=kv_use(self._engine),
             dropped_messages=0,
-            settings={**self._opened.settings_json, "seed": sampling.seed},
+            settings={**self._opened.settings_json, "seed": job.sampling.seed},
+            choices=None if job.logprobs is None else tuple(decoded.choices),
         )
 
     def _notes(self, completion: Completion) -> Generator[Event, None, None]:

@@ -34,6 +34,10 @@ class Stop:
         if self.cancelled.is_set():
             engine.interrupt()
 
+    def detach(self) -> None:
+        """The engine is being closed; until another is attached, a model loads."""
+        self._engine = None
+
     @property
     def loading(self) -> bool:
         """True until an engine is attached."""

@@ -76,6 +76,11 @@ class ReasoningSplitter:
         """What a token belongs to that made no text final: "reasoning" from a marker up to the answer."""
         return "reasoning" if self._seen_marker and not self._answering else "answer"
 
+    @property
+    def closing_marker(self) -> str | None:
+        """What would close the block the text is inside of; None outside of one."""
+        return None if self._block is None else CLOSING[self._block]
+
     def feed(self, text: str) -> list[Part]:
         """What `text` makes final, in order."""
         self._held += text

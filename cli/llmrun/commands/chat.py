@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from llmrun.commands.options import takes_settings
 from llmrun.commands.run import Profile, Quiet, TemplateFile, Verbose
-from llmrun.errors import Interrupted, PromptTooLong, TemplateUnusable, UsageError
+from llmrun.errors import Interrupted
 
 if TYPE_CHECKING:
-    from llmrun.app.chat import Chat
-    from llmrun.app.worker import Stop
-    from llmrun.events import Event
+    from llmrun.app.loading import OpenRequest
+    from llmrun.journal.sessions import SessionStore
     from llmrun.ui.answer_view import ViewOptions
     from llmrun.ui.streams import Streams
 
-RECOVERABLE = (PromptTooLong, TemplateUnusable, UsageError)
-"""Failures of one message that leave the conversation as it was."""
+
+@dataclass(frozen=True, slots=True)
+class SessionChoice:
+    """Which session to talk in: the last one, a named one, or (neither) a new one."""
+
+    last: bool
+    name: str | None
+    save: bool
 
 
 @takes_settings()
@@ -32,93 +38,112 @@ def chat(
         Optional[str],  # noqa: UP045
         typer.Argument(metavar="[MODEL]", help="path to a .gguf file, or a catalogue name"),
     ] = None,
+    continue_: Annotated[bool, typer.Option("--continue", help="go on with the last session")] = False,
+    session: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--session", metavar="NAME", help="go on with this session, or begin it"),
+    ] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help="keep nothing of this chat")] = False,
+    list_sessions: Annotated[bool, typer.Option("--list-sessions", help="list them and exit")] = False,
+    export: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--export", metavar="FILE", help="write the session to FILE.md or FILE.json and exit"),
+    ] = None,
     chat_template_file: TemplateFile = None,
     profile: Profile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     flags: dict[str, object],
 ) -> None:
-    """Talk to a model; figures follow each answer. Ctrl-C stops an answer, Ctrl-D leaves.
+    """Talk to a model; figures follow each answer. /help lists commands, Ctrl-C stops, Ctrl-D leaves.
 
     Without MODEL the configured one answers, else the small one that comes with llmrun. Text piped in is
-    one message: its answer goes to stdout and the chat ends.
+    one message: its answer goes to stdout and the chat ends. Every turn is kept as it ends.
     """
-    from llmrun.app.chat import Chat
     from llmrun.app.loading import OpenRequest
     from llmrun.app.settings import SettingSources
-    from llmrun.app.worker import SigintStops, Stop
     from llmrun.commands.process import log_to_stderr
     from llmrun.commands.prompt import read_stdin, system_text
-    from llmrun.commands.views import view_options
-    from llmrun.metrics.clock import process_clock
+    from llmrun.commands.sessions import export_session, print_sessions, session_store
     from llmrun.ui.streams import Streams
 
     if verbose:
         log_to_stderr()
+    streams, store = Streams.of_process(), session_store(os.environ)
+    if list_sessions:
+        print_sessions(streams, store)
+        return
+    if export is not None:
+        export_session(store, session, export)
+        return
     sources = SettingSources(system_text(flags), profile, os.environ)
-    settings = sources.resolve()
+    request = OpenRequest(model, sources, chat_template_file)
     piped = read_stdin(sys.stdin)
-    unset = settings.source("think") == "built-in"
-    think = "dim" if piped is None and unset else settings.output.think
-    streams = Streams.of_process()
-    options = view_options(streams, think, settings.output.stats, False, quiet, verbose)
-    stop = Stop()
-    session = Chat(OpenRequest(model, sources, chat_template_file), process_clock(), stop)
-    with closing(session), SigintStops(stop):
-        if piped is not None:
-            _answer_once(session, stop, streams, options, piped)
-        else:
-            _converse(session, stop, streams, options)
+    if piped is not None:
+        _answer_once(request, store, streams, piped, quiet=quiet, verbose=verbose)
+        return
+    choice = SessionChoice(continue_, session, not no_save)
+    _converse(request, store, streams, choice, quiet=quiet, verbose=verbose)
 
 
-def _answer_once(session: Chat, stop: Stop, streams: Streams, options: ViewOptions, text: str) -> None:
-    """All of standard input is one message."""
+def _answer_once(
+    request: OpenRequest, store: SessionStore, streams: Streams, text: str, *, quiet: bool, verbose: bool
+) -> None:
+    """All of standard input is one message; nothing is kept."""
+    from llmrun.app.chat import Chat
     from llmrun.app.prompt_input import join_prompt
+    from llmrun.app.worker import SigintStops, Stop, in_worker
+    from llmrun.commands.views import view_options
+    from llmrun.metrics.clock import process_clock
+    from llmrun.ui.answer_view import AnswerView
 
     message = join_prompt([], [], text)
-    _show(session.open(), stop, streams, options)
-    if _show(session.say(message), stop, streams, options) == "interrupted":
+    output = request.sources.resolve().output
+    view = AnswerView(streams, view_options(streams, output, quiet=quiet, verbose=verbose))
+    stop = Stop()
+    talk = Chat(request, store.unsaved(model="", system=output.system or ""), process_clock(), stop)
+    with closing(talk), SigintStops(stop):
+        for events in (talk.open(), talk.say(message)):
+            with closing(in_worker(events, stop)) as shown:
+                try:
+                    for event in shown:
+                        view.take(event)
+                finally:
+                    view.close()
+    if view.completion is not None and view.completion.finish_reason == "interrupted":
         raise Interrupted("interrupted")
 
 
-def _converse(session: Chat, stop: Stop, streams: Streams, options: ViewOptions) -> None:
+def _converse(
+    request: OpenRequest,
+    store: SessionStore,
+    streams: Streams,
+    choice: SessionChoice,
+    *,
+    quiet: bool,
+    verbose: bool,
+) -> None:
     """Ask and answer until the user leaves."""
-    from llmrun.ui.errors import print_error
-    from llmrun.ui.line_editor import LineEditor
+    from llmrun.app.chat import Chat
+    from llmrun.app.worker import SigintStops, Stop
+    from llmrun.commands.chat_repl import Repl
+    from llmrun.commands.sessions import begin_session, ends_by_signal
+    from llmrun.metrics.clock import process_clock
 
-    _show(session.open(), stop, streams, options)
-    editor = LineEditor()
-    hinted = False
-    while True:
-        try:
-            text = editor.read()
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            if hinted:
-                raise Interrupted("interrupted") from None
-            hinted = True
-            streams.err.write("(Ctrl-C again, or Ctrl-D, leaves the chat)\n")
-            continue
-        hinted = False
-        if not text.strip():
-            continue
-        try:
-            _show(session.say(text), stop, streams, options)
-        except RECOVERABLE as error:
-            print_error(streams, error)
+    session, request = begin_session(store, request, choice, streams)
+    stop = Stop()
+    talk = Chat(request, session, process_clock(), stop, watched=streams.both_can_redraw)
 
+    def options() -> ViewOptions:
+        from llmrun.commands.views import view_options
 
-def _show(events: Iterator[Event], stop: Stop, streams: Streams, options: ViewOptions) -> str | None:
-    """Show a use-case's events; the finish reason if it was an answer."""
-    from llmrun.app.worker import in_worker
-    from llmrun.ui.answer_view import AnswerView
+        settings = talk.settings if talk.is_open else request.sources.resolve()
+        output = settings.output
+        if settings.source("think") == "built-in":
+            output = replace(output, think="dim")
+        return view_options(streams, output, quiet=quiet, verbose=verbose)
 
-    view = AnswerView(streams, options)
-    with closing(in_worker(events, stop)) as shown:
-        try:
-            for event in shown:
-                view.take(event)
-        finally:
-            view.close()
-    return view.completion.finish_reason if view.completion else None
+    repl = Repl(talk, stop, streams, store, options, os.environ)
+    with closing(talk), SigintStops(stop), ends_by_signal(stop):
+        repl.open()
+        repl.run()

@@ -14,6 +14,7 @@ from llmrun.commands.options import takes_settings
 from llmrun.errors import Interrupted, UsageError
 
 STREAM_FORMATS = ("json",)
+MAX_LOGPROBS = 100
 Files = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("-f", "--file", metavar="FILE", help="give a text file to the model, with its name"),
@@ -47,6 +48,16 @@ def run(
     raw: Annotated[bool, typer.Option("--raw", help="continue the text as it is, no chat template")] = False,
     chat_template_file: TemplateFile = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end of the turn")] = False,
+    logprobs: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--logprobs",
+            metavar="N",
+            min=0,
+            max=MAX_LOGPROBS,
+            help="with --json: each token's log probability and the N likeliest",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON document with text and figures")] = False,
     stream: Annotated[
         Optional[str],  # noqa: UP045
@@ -77,11 +88,14 @@ def run(
     clock = process_clock()
     if raw and (chat_template_file or flags["system"]):
         raise UsageError("--raw uses no chat template and no system text", "leave one of them out")
+    if logprobs is not None and not (json or stream):
+        raise UsageError("--logprobs needs --json or --stream json", "add one of them")
     sources = SettingSources(system_text(flags), profile, os.environ)
     view = make_view(sources, json=json, lines=_lines(stream), no_stream=no_stream, quiet=quiet,
                      verbose=verbose)  # fmt: skip
     text = gather_prompt(words or [], prompt, file or [], None if no_stdin else sys.stdin)
-    request = RunRequest(OpenRequest(model, sources, chat_template_file, not raw), text, raw, ignore_eos)
+    opening = OpenRequest(model, sources, chat_template_file, not raw)
+    request = RunRequest(opening, text, raw, ignore_eos, logprobs)
     stop = Stop()
     with SigintStops(stop), closing(in_worker(run_request(request, clock, stop), stop)) as events:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmrun.app.settings import SettingSources
+from llmrun.config.views import OutputSettings
 from llmrun.ui.answer_view import AnswerView, ViewOptions
 from llmrun.ui.json_view import JsonView
 from llmrun.ui.streams import Streams
@@ -30,17 +31,26 @@ def make_view(
     output = sources.resolve().output
     if json or lines:
         return JsonView(streams, lines=lines, verbose=verbose)
-    return AnswerView(streams, view_options(streams, output.think, output.stats, no_stream, quiet, verbose))
+    return AnswerView(
+        streams, view_options(streams, output, no_stream=no_stream, quiet=quiet, verbose=verbose)
+    )
 
 
 def view_options(
-    streams: Streams, think: str, stats: str, no_stream: bool, quiet: bool, verbose: bool
+    streams: Streams,
+    output: OutputSettings,
+    *,
+    no_stream: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> ViewOptions:
     """Display settings with "auto" decided by what the streams are."""
     both_terminals = streams.out_is_terminal and streams.err_is_terminal
     return ViewOptions(
-        think="show" if think == "show" else "dim" if think == "dim" else "hide",
-        stats=stats == "on" or (stats == "auto" and both_terminals and not quiet),
+        think=output.think,
+        stats=output.stats == "on" or (output.stats == "auto" and both_terminals and not quiet),
+        panel=output.panel,
+        markdown=output.markdown,
         stream=not no_stream,
         quiet=quiet,
         verbose=verbose,

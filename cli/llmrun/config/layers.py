@@ -1,7 +1,8 @@
 """Which value of a setting counts: layers of settings, the highest that has one wins.
 
-    flag > LLMRUN_* environment > --profile > user's config file > tuned (hardware settings only)
-         > catalogue's sampling > general.sampling.* of the model file > built-in
+    /set in a chat > flag > LLMRUN_* environment > --profile > user's config file
+         > tuned (hardware settings only) > catalogue's sampling
+         > general.sampling.* of the model file > built-in
 
 Every layer is checked in full, also where a higher one wins: a mistake in a file does not hide until later.
 All of it is pure: flags, environment and file contents are handed in.
@@ -126,6 +127,7 @@ def _json_value(setting: Setting, value: Value) -> object:
 
 def resolve(
     *,
+    chat: Mapping[str, object] | None = None,
     flags: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     profile: Layer | None = None,
@@ -134,8 +136,8 @@ def resolve(
     catalogue_sampling: Mapping[str, object] | None = None,
     model_file: Mapping[str, object] | None = None,
 ) -> Effective:
-    """Effective settings. Mappings are by setting name, `env` is the whole environment and `model_file`
-    the file's metadata by GGUF key; flags that are None were not given.
+    """Effective settings. Mappings are by setting name; `chat` is what a chat's user changed, `env` the
+    whole environment and `model_file` the file's metadata by GGUF key. Flags that are None were not given.
 
     Raises UsageError for an unknown name, a value that is not allowed, or a pair that excludes each other.
     An unusable value in a model file is left out with a warning: its user did not write it.
@@ -158,6 +160,7 @@ def resolve(
         _apply(Layer(env_name(name), {name: text}), values, sources)
     for name in sorted(given, key=lambda name: name != KV_TYPE.name):
         _apply(Layer(_flag_label(name), {name: given[name]}), values, sources)
+    _apply(Layer("/set", chat or {}), values, sources)
     _check_pairs(values, sources)
     return Effective(values, sources, tuple(warnings))
 

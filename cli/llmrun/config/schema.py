@@ -133,6 +133,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("system", "output", Text(), None, "-sys", "system message"),
     Setting("think", "output", Choice(("show", "dim", "hide")), "hide", "--think",
             "the model's reasoning: show on stdout, dim on stderr, or hide"),
+    Setting("panel", "output", Choice(("full", "line", "off")), "full", "--panel",
+            "how figures are shown: a panel, one line, or not at all"),
+    Setting("markdown", "output", Switch(), False, "--markdown",
+            "style Markdown on a terminal (headings, emphasis, code); the text itself is not changed"),
+    Setting("think_budget", "output", _LENGTH, None, "--think-budget",
+            "most tokens of reasoning: then the block is closed and the answer begins"),
     Setting("stats", "output", _ON_OFF_AUTO, "auto", "--stats",
             "figures after the answer; auto: when stdout and stderr are terminals"),
 )  # fmt: skip

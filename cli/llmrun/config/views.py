@@ -68,4 +68,7 @@ class OutputSettings:
     stop: tuple[str, ...]
     system: str | None
     think: Think
+    panel: Literal["full", "line", "off"]
+    markdown: bool
+    think_budget: int | None
     stats: OnOffAuto

@@ -120,12 +120,24 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Make sequence `seq` hold `prompt`, then sample up to `max_tokens` (0: none, None: no bound)."""
+    """Make sequence `seq` hold `prompt`, then sample up to `max_tokens` (0: none, None: no bound).
+
+    `logprobs`: report each token's log probability and those of so many of the likeliest tokens.
+    """
 
     seq: int
     prompt: Sequence[int]
     sampling: SamplingParams
     max_tokens: int | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural log probabilities before any sampler: of the token, and of the likeliest ones, best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +157,7 @@ class TokenStep:
     seq: int
     token: int
     eog: bool
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +179,10 @@ class Run(Protocol):
     def stop(self, seq: int) -> None:
         """End `seq` with `EndStep(reason="stopped")`. When asked on one of its own steps, nothing of it
         comes between; when asked on another sequence's, the token that is being computed still comes."""
+        ...
+
+    def force(self, seq: int, tokens: Sequence[int]) -> None:
+        """Let the next tokens of `seq` be these instead of sampled ones."""
         ...
 
 

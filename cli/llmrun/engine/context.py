@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from llmrun.engine.api import ContextParams
+from llmrun.engine.api import ContextParams, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
@@ -81,6 +81,7 @@ class Context:
         self.n_batch: int = lib.llama_n_batch(self.handle)
         self.n_ubatch: int = lib.llama_n_ubatch(self.handle)
         self.n_seq = params.n_seq
+        self._n_vocab = model.vocab.n_tokens
         self.shares_cells = params.kv_unified  # all sequences draw on the same n_ctx cells
         self._memory = lib.llama_get_memory(self.handle)
         self._kind = MemoryKind(
@@ -200,6 +201,18 @@ class Context:
             if self._kind.recurrent:
                 self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
             del self._held[seq][self._lib.llama_memory_seq_pos_max(self._memory, seq) + 1 :]
+
+    def logprobs(self, index: int, token: int, n_top: int) -> TokenLogprobs:
+        """Log-softmax of the logits at batch position `index` (-1: the last): of `token` and the best."""
+        import numpy as np  # comes with the bindings; only this rare option pays for loading it
+
+        pointer = self._lib.llama_get_logits_ith(self.handle, index)
+        logits = np.ctypeslib.as_array(pointer, shape=(self._n_vocab,)).astype(np.float64)
+        shifted = logits - logits.max()
+        logprobs = shifted - np.log(np.exp(shifted).sum())
+        best = np.argsort(-logprobs, kind="stable")[:n_top]
+        top = tuple((int(i), float(logprobs[i])) for i in best)
+        return TokenLogprobs(float(logprobs[token]), top)
 
     def synchronize(self) -> None:
         """Wait until the device has finished what was submitted."""

@@ -7,9 +7,10 @@ shown and Ctrl-C obeyed between slices on devices that ignore the abort callback
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmrun.engine.api import EndReason, EndStep, Job, PrefillStep, Step, TokenStep, check_prompts
 from llmrun.engine.context import Context
@@ -20,6 +21,7 @@ from llmrun.engine.vocab import Vocab
 @dataclass(slots=True)
 class _Sequence:
     job: Job
+    forced: deque[int] = field(default_factory=deque)
     sampled: int = 0
     last_token: int = 0
     ended: bool = False
@@ -46,6 +48,10 @@ class DecodeLoop:
     def stop(self, seq: int) -> None:
         """End a sequence whose answer is complete; what is in its cache stays for the next prompt."""
         self._complete.add(seq)
+
+    def force(self, seq: int, tokens: Sequence[int]) -> None:
+        """Let the next tokens of `seq` be these instead of sampled ones."""
+        next(s for s in self._sequences if s.seq == seq).forced.extend(tokens)
 
     def __iter__(self) -> Iterator[Step]:
         jobs = [s.job for s in self._sequences]
@@ -105,11 +111,18 @@ class DecodeLoop:
 
     def _sample(self, sequence: _Sequence, index: int) -> Iterator[Step]:
         """Draw one token; ends the sequence at the end of the turn, at its bound, or when asked to stop."""
-        token = self._samplers[sequence.seq].sample(self._context.handle, index)
+        sampler = self._samplers[sequence.seq]
+        if sequence.forced:
+            token = sequence.forced.popleft()
+            sampler.accept(token)
+        else:
+            token = sampler.sample(self._context.handle, index)
+        wanted = sequence.job.logprobs
+        logprobs = None if wanted is None else self._context.logprobs(index, token, wanted)
         sequence.last_token = token
         sequence.sampled += 1
         eog = self._vocab.is_eog(token)
-        yield TokenStep(sequence.seq, token, eog)
+        yield TokenStep(sequence.seq, token, eog, logprobs)
         if eog:
             yield sequence.end("eog")
         elif sequence.seq in self._complete:

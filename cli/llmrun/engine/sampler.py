@@ -67,6 +67,10 @@ class Sampler:
         """Draw from the logits of batch position `index` (-1: the last) and remember the token."""
         return int(self._lib.llama_sampler_sample(self._chain, context, index))
 
+    def accept(self, token: int) -> None:
+        """Remember a token that was not drawn."""
+        self._lib.llama_sampler_accept(self._chain, token)
+
     def close(self) -> None:
         """Free the chain; closing twice does nothing."""
         if self._chain:

@@ -6,7 +6,9 @@ passes only through `tick`, which a test couples to its clock, so whole requests
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ from llmrun.engine.api import (
     PrefillStep,
     Run,
     Step,
+    TokenLogprobs,
     TokenStep,
     check_prompts,
 )
@@ -138,9 +141,13 @@ class _ScriptedRun:
         self._engine = engine
         self._runs = runs
         self._complete: set[int] = set()
+        self._forced: dict[int, deque[int]] = {job.seq: deque() for job, _ in runs}
 
     def stop(self, seq: int) -> None:
         self._complete.add(seq)
+
+    def force(self, seq: int, tokens: Sequence[int]) -> None:
+        self._forced[seq].extend(tokens)
 
     def __iter__(self) -> Iterator[Step]:
         check_prompts([job for job, _ in self._runs], self._engine.facts.n_ctx_seq)
@@ -172,10 +179,13 @@ class _ScriptedRun:
 
     def _recite(self, job: Job, reply: Sequence[int], held: list[int]) -> Iterator[Step]:
         engine, seq, limit = self._engine, job.seq, self._engine.facts.n_ctx_seq
-        for count, token in enumerate(reply, 1):
+        script, forced = iter(reply), self._forced[seq]
+        for count in itertools.count(1):
             engine._tick("token")
+            token = forced.popleft() if forced else next(script)
             eog = token == engine._eog
-            yield TokenStep(seq, token, eog)
+            certain = None if job.logprobs is None else TokenLogprobs(0.0, ((token, 0.0),)[: job.logprobs])
+            yield TokenStep(seq, token, eog, certain)
             reason = self._end_reason(job, count, eog=eog, full=len(held) >= limit)
             if reason is not None:
                 yield EndStep(seq, reason)

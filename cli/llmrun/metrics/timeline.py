@@ -76,6 +76,11 @@ class Timeline:
             self._answer_s = now_s
         return now_s
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of reasoning so far."""
+        return self._reasoning_tokens
+
     def finished(self) -> GenerationStats:
         """Figures of the request. Without any token `total_s` runs to this call."""
         end_s = self._clock()

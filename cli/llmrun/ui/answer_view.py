@@ -16,7 +16,7 @@ from llmrun.events import (
     TextKind,
     Token,
 )
-from llmrun.ui.panel import print_panel
+from llmrun.ui.panel import PanelMode, print_panel
 from llmrun.ui.progress import PhaseProgress
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import visible
@@ -33,6 +33,8 @@ class ViewOptions:
 
     think: Think = "hide"
     stats: bool = False
+    panel: PanelMode = "full"
+    markdown: bool = False
     stream: bool = True
     quiet: bool = False
     verbose: bool = False
@@ -127,5 +129,6 @@ class AnswerView:
         if self._streams.out_is_terminal and not completion.text.endswith("\n"):
             self._streams.write_text("\n")
         if self._options.stats:
-            print_panel(self._console, completion, as_lines=not self._streams.err_can_redraw)
+            as_lines = not self._streams.err_can_redraw
+            print_panel(self._console, completion, self._options.panel, as_lines=as_lines)
         self.completion = completion

@@ -1,18 +1,25 @@
-"""The panel after an answer: both phases, the cache between them, and what was served from it.
+"""The panel under an answer: both phases, the cache between them, and what was served from it.
 
-What a person reads first stands first and bold: how fast it talks, and how long it took to begin.
+What a person reads first stands first and bold: how fast it talks, how fast it reads, and how long it took
+to begin. The same rows serve the live panel, the final one, one plain line, and logs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Literal
 
-from llmrun.events import Completion, GenerationStats, KvUse
+from llmrun.events import Completion, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
+
+PanelMode = Literal["full", "line", "off"]
 
 BOX_COLUMNS = 60
 _BAR_CELLS = 10
@@ -26,26 +33,65 @@ _FINISH = {
 }
 
 
-def panel_rows(completion: Completion) -> list[tuple[str, str, str]]:
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a panel shows. `status` is the phase under way or how the request ended."""
+
+    title: str
+    status: str
+    stats: GenerationStats
+    prefix: PrefixReport
+    kv: KvUse
+    n_threads: int
+
+    @staticmethod
+    def of_completion(completion: Completion) -> Figures:
+        """Those of a finished request."""
+        c = completion
+        threads = c.settings.get("n_threads")
+        n_threads = threads if isinstance(threads, int) else 0
+        return Figures(model_title(c.model), _FINISH[c.finish_reason], c.stats, c.prefix, c.kv, n_threads)
+
+    @staticmethod
+    def of_measured(measured: Measured, title: str, status: str, n_threads: int) -> Figures:
+        """Those of a request under way."""
+        return Figures(title, status, measured.stats, measured.prefix, measured.kv, n_threads)
+
+
+def model_title(model: ModelInfo) -> str:
+    """What the user called the model, a file without its folders, and its quantization once."""
+    name = one_line(model.ref.replace("\\", "/").rsplit("/", 1)[-1])
+    return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}"
+
+
+def panel_rows(figures: Figures) -> list[tuple[str, str, str]]:
     """Rows of (label, figure, detail), most important first."""
-    stats, kv = completion.stats, completion.kv
+    stats, kv = figures.stats, figures.kv
+    ttft = "–" if stats.ttft_s is None else format_seconds(stats.ttft_s)
     rows = [
         ("generation", format_rate(stats.generation_rate), _generation_detail(stats)),
         ("prompt eval", format_rate(stats.prefill_rate), _prefill_detail(stats)),
+        ("TTFT", ttft, f"total {format_seconds(stats.total_s)}"),
     ]
-    ttft = "–" if stats.ttft_s is None else format_seconds(stats.ttft_s)
-    rows.append(("TTFT", ttft, f"total {format_seconds(stats.total_s)}"))
+    if stats.reasoning_tokens:
+        rows.append(("thought", *_thought(stats)))
     rows += [("KV cache", *_kv_figures(kv, index)) for index in range(len(kv.devices))]
-    rows.append(("prefix cache", _prefix_figure(stats), _prefix_detail(completion)))
-    rows.append(("finish", _FINISH[completion.finish_reason], _settings_detail(completion)))
+    rows.append(("prefix cache", _prefix_figure(stats), _prefix_detail(figures.prefix)))
+    threads = f"{figures.n_threads} threads" if figures.n_threads else ""
+    rows.append(("status", figures.status, threads))
     return rows
 
 
 def _generation_detail(stats: GenerationStats) -> str:
     tokens = f"{format_count(stats.generated_tokens)} tokens"
-    if stats.reasoning_tokens:
-        tokens += f" ({format_count(stats.reasoning_tokens)} reasoning)"
     return f"{tokens}, {format_seconds(stats.itl.mean_s)} each" if stats.itl else tokens
+
+
+def _thought(stats: GenerationStats) -> tuple[str, str]:
+    """Time and tokens up to the answer proper, or so far."""
+    begun_s = stats.ttft_s or 0.0
+    ended_s = stats.total_s if stats.ttft_answer_s is None else stats.ttft_answer_s
+    return format_seconds(max(0.0, ended_s - begun_s)), f"{format_count(stats.reasoning_tokens)} tokens"
 
 
 def _prefill_detail(stats: GenerationStats) -> str:
@@ -63,7 +109,7 @@ def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
 
 def _bar(kv: KvUse) -> str:
     share = kv.tokens / kv.capacity_tokens if kv.capacity_tokens else 0.0
-    filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
+    filled = min(_BAR_CELLS, math.ceil(share * _BAR_CELLS))
     return "▕" + "█" * filled + "░" * (_BAR_CELLS - filled) + "▏"
 
 
@@ -71,60 +117,80 @@ def _prefix_figure(stats: GenerationStats) -> str:
     return f"{format_count(stats.cached_tokens)} of {format_count(stats.prompt_tokens)}"
 
 
-def _prefix_detail(completion: Completion) -> str:
-    reason = completion.prefix.miss_reason
-    return f"prompt tokens reused ({reason})" if reason else "prompt tokens reused"
+def _prefix_detail(prefix: PrefixReport) -> str:
+    return f"prompt tokens reused ({prefix.miss_reason})" if prefix.miss_reason else "prompt tokens reused"
 
 
-def _settings_detail(completion: Completion) -> str:
-    threads = completion.settings.get("n_threads")
-    return f"{threads} threads" if threads else ""
+def one_line_figures(figures: Figures) -> str:
+    """The most important figures on one line."""
+    stats, kv = figures.stats, figures.kv
+    used, allocated = format_bytes(kv.used_bytes), format_bytes(kv.allocated_bytes)
+    parts = [
+        f"{format_rate(stats.generation_rate)} generation",
+        f"{format_rate(stats.prefill_rate)} prompt eval",
+        "TTFT –" if stats.ttft_s is None else f"TTFT {format_seconds(stats.ttft_s)}",
+        f"KV {used} of {allocated}",
+        f"{_prefix_figure(stats)} cached",
+        figures.status,
+    ]
+    return " · ".join(parts)
 
 
-def panel(completion: Completion, columns: int) -> RenderableType:
+def plain_lines(figures: Figures) -> list[str]:
+    """The same figures as plain lines, for logs and terminals without colour."""
+    return [f"{label}: {figure} {detail}".rstrip() for label, figure, detail in panel_rows(figures)]
+
+
+def panel(figures: Figures, columns: int) -> RenderableType:
     """The panel for a terminal of `columns`; a plain list where a box would not fit."""
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = panel_rows(completion)
-    boxed = columns >= BOX_COLUMNS
-    grid = Table.grid(padding=(0, _GAP))
-    taken = sum(max(len(row[column]) for row in rows) + _GAP for column in (0, 1)) + _FRAME_COLUMNS
-    for index, (label, figure, detail) in enumerate(rows):
-        cells = [Text(label, style="dim"), Text(figure, style="bold green" if index == 0 else "bold")]
-        if boxed:
-            note = Text(detail, style="dim")
-            note.truncate(columns - taken, overflow="ellipsis")
-            cells.append(note)
-        grid.add_row(*cells)
-    return _boxed(grid, completion) if boxed else grid
-
-
-def _boxed(grid: RenderableType, completion: Completion) -> RenderableType:
+    if columns < BOX_COLUMNS:
+        return _grid(figures, columns, details=False)
     from rich.box import ROUNDED
     from rich.panel import Panel
     from rich.text import Text
 
-    title = Text(f" {_short_name(completion)} ", style="bold")
+    title = Text(f" {figures.title} ", style="bold")
+    grid = _grid(figures, columns, details=True)
     return Panel(grid, title=title, title_align="left", box=ROUNDED, border_style="dim", expand=False)
 
 
-def _short_name(completion: Completion) -> str:
-    """What the user called the model, a file without its folders, and its quantization once."""
-    model = completion.model
-    name = one_line(model.ref.replace("\\", "/").rsplit("/", 1)[-1])
-    return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}"
+def _grid(figures: Figures, columns: int, *, details: bool) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = panel_rows(figures)
+    grid = Table.grid(padding=(0, _GAP))
+    taken = sum(max(len(row[column]) for row in rows) + _GAP for column in (0, 1)) + _FRAME_COLUMNS
+    for index, (label, figure, detail) in enumerate(rows):
+        cells = [Text(label, style="dim"), Text(figure, style="bold green" if index == 0 else "bold")]
+        if details:
+            note = Text(detail, style="dim")
+            note.truncate(columns - taken, overflow="ellipsis")
+            cells.append(note)
+        grid.add_row(*cells)
+    return grid
 
 
-def plain_lines(completion: Completion) -> list[str]:
-    """The same figures as plain lines, for logs and terminals without colour."""
-    return [f"{label}: {figure} {detail}".rstrip() for label, figure, detail in panel_rows(completion)]
-
-
-def print_panel(console: Console, completion: Completion, *, as_lines: bool) -> None:
+def print_panel(console: Console, completion: Completion, mode: PanelMode, *, as_lines: bool) -> None:
     """Write the panel, or plain lines where a panel would be noise."""
-    if as_lines:
-        for line in plain_lines(completion):
+    figures = Figures.of_completion(completion)
+    if mode == "line":
+        console.print(one_line_figures(figures), style="dim", soft_wrap=True)
+    elif mode == "full" and as_lines:
+        for line in plain_lines(figures):
             console.print(line, soft_wrap=True)
-    else:
-        console.print(panel(completion, console.width))
+    elif mode == "full":
+        console.print(panel(figures, console.width))
+
+
+def rendered_lines(renderable: RenderableType, columns: int, *, no_color: bool) -> list[str]:
+    """A renderable as finished terminal lines, none wider than `columns`."""
+    from rich.console import Console
+
+    target = StringIO()
+    console = Console(
+        file=target, width=columns, force_terminal=True, no_color=no_color, markup=False, emoji=False,
+        highlight=False,
+    )  # fmt: skip
+    console.print(renderable)
+    return target.getvalue().splitlines()

@@ -41,6 +41,11 @@ class Streams:
         return self.err_is_terminal and self.env.get("TERM") != "dumb"
 
     @property
+    def both_can_redraw(self) -> bool:
+        """True where answer and figures share a terminal that can be drawn on."""
+        return self.out_is_terminal and self.err_can_redraw and not self.plain
+
+    @property
     def plain(self) -> bool:
         """True where colour is not wanted (NO_COLOR, TERM=dumb)."""
         return bool(self.env.get("NO_COLOR")) or self.env.get("TERM") == "dumb"

@@ -1,0 +1,220 @@
+"""What each slash command of a chat does."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
+from llmrun.errors import UsageError
+from llmrun.ui.notes import columns, print_note
+from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from llmrun.app.chat import Chat
+    from llmrun.events import Event
+    from llmrun.journal.session import Session
+    from llmrun.journal.sessions import SessionStore
+    from llmrun.ui.streams import Streams
+
+COMMANDS = {
+    "help": "this list",
+    "system": "show, or set with TEXT or @FILE, the system message; `/system none` takes it away",
+    "set": "NAME VALUE: change a setting, see /show",
+    "show": "the model and every setting with its source",
+    "stats": "sums over this chat, by phase",
+    "context": "what the context holds",
+    "read": "FILE: give a text file to the model with the next message",
+    "regen": "answer the last message again",
+    "undo": "take back the last message and its answer",
+    "edit": "take back the last message and put it on the prompt",
+    "clear": "forget the conversation; the system message stays",
+    "copy": "put the last answer on the clipboard, where the terminal allows it",
+    "save": "NAME: keep the conversation as a session of that name",
+    "load": "NAME: go on with a session",
+    "model": "NAME: another model, the conversation stays; without NAME load this one again",
+    "exit": "leave, like Ctrl-D",
+}
+FREE_TEXT = ("system",)
+"""Commands whose argument may have several lines."""
+
+
+class Leave(Exception):
+    """The user wants to leave."""
+
+
+class ChatCommands:
+    """Runs commands on a chat. `show` shows the events of a use-case."""
+
+    def __init__(
+        self, chat: Chat, store: SessionStore, streams: Streams, show: Callable[[Iterator[Event]], None]
+    ) -> None:
+        self._chat = chat
+        self._store = store
+        self._streams = streams
+        self._show = show
+        self._draft = ""
+        self._files: list[tuple[str, str]] = []
+        self._handlers: dict[str, Callable[[str], None]] = {
+            "help": self._help,
+            "system": self._system,
+            "set": self._set,
+            "show": self._show_settings,
+            "stats": self._stats,
+            "context": self._context,
+            "read": self._read,
+            "regen": lambda _: self._show(self._chat.regenerate()),
+            "undo": self._undo,
+            "edit": self._edit,
+            "clear": self._clear,
+            "copy": self._copy,
+            "save": self._save,
+            "load": self._load,
+            "model": lambda name: self._show(self._chat.switch(name or None)),
+            "exit": self._exit,
+        }
+
+    def run(self, name: str, argument: str) -> None:
+        """Run the command `name`.
+
+        Raises:
+            Leave: it was /exit.
+            LlmrunError: it could not be done.
+        """
+        self._handlers[name](argument)
+
+    def take_draft(self) -> str:
+        """What the next prompt begins with."""
+        draft, self._draft = self._draft, ""
+        return draft
+
+    def with_files(self, text: str) -> str:
+        """A message with the files of /read before it."""
+        files, self._files = self._files, []
+        return join_prompt(files, [text], None) if files else text
+
+    def _note(self, text: str) -> None:
+        print_note(self._streams, text)
+
+    def _help(self, _: str) -> None:
+        rows = [(f"/{name}", words) for name, words in COMMANDS.items()]
+        keys = [
+            ("Ctrl-C", "stop the answer; twice at an empty prompt leaves"),
+            ('"""', "begin and end a message of several lines; a \\ at a line's end goes on, too"),
+            ("Ctrl-X Ctrl-E", "write the message in $EDITOR"),
+            ("//word", "send a message that begins with a slash"),
+        ]
+        self._note(columns([*rows, *keys]))
+
+    def _system(self, argument: str) -> None:
+        session = self._chat.session
+        if argument:
+            text = "" if argument == "none" else text_or_file(argument)
+            session.set_system(text)
+        self._note(f"system: {session.system or 'none'}")
+
+    def _set(self, argument: str) -> None:
+        name, _, value = argument.partition(" ")
+        if not name or not value.strip():
+            raise UsageError("/set takes a name and a value", "/show lists the settings")
+        needs_load = self._chat.change(name, value.strip())
+        later = " once the model is loaded again: /model" if needs_load else ""
+        self._note(f"{name} = {value.strip()}{later}")
+
+    def _show_settings(self, _: str) -> None:
+        model = self._chat.model
+        rows = [(row.name, f"{row.value}  ({row.source})") for row in self._chat.settings.rows()]
+        size = format_bytes(model.size_bytes)
+        self._note(columns([("model", f"{model.ref}  {model.quant}  {size}  {model.path}"), *rows]))
+
+    def _stats(self, _: str) -> None:
+        t = self._chat.totals
+        prefill_rate = t.prefill_tokens / t.prefill_s if t.prefill_s else None
+        decode_rate = (t.generated_tokens - t.answers) / t.generation_s if t.generation_s else None
+        prompt_tokens = t.cached_tokens + t.prefill_tokens
+        rows = [
+            ("answers", format_count(t.answers)),
+            ("prefill", f"{format_count(t.prefill_tokens)} tokens in {format_seconds(t.prefill_s)}"),
+            ("", format_rate(prefill_rate)),
+            ("decode", f"{format_count(t.generated_tokens)} tokens in {format_seconds(t.generation_s)}"),
+            ("", format_rate(decode_rate)),
+            ("reused", f"{format_count(t.cached_tokens)} of {format_count(prompt_tokens)} prompt tokens"),
+        ]
+        self._note(columns(rows))
+
+    def _context(self, _: str) -> None:
+        kv, session = self._chat.kv, self._chat.session
+        rows = [("held", f"{format_count(kv.tokens)} of {format_count(kv.capacity_tokens)} tokens")]
+        rows += [
+            ("KV cache", f"{format_bytes(d.used_bytes)} of {format_bytes(d.allocated_bytes)} on {d.device}")
+            for d in kv.devices
+        ]
+        rows.append(("turns", format_count(len(session.turns))))
+        rows.append(("session", session.name or "not saved"))
+        if self._chat.last is not None:
+            stats, prefix = self._chat.last.stats, self._chat.last.prefix
+            hits = f"{format_count(stats.cached_tokens)} of {format_count(stats.prompt_tokens)} prompt tokens"
+            reason = f" ({prefix.miss_reason})" if prefix.miss_reason else ""
+            rows.append(("last reuse", hits + reason))
+        self._note(columns(rows))
+
+    def _read(self, argument: str) -> None:
+        if not argument:
+            raise UsageError("/read takes a file name")
+        text = read_text_file(argument)
+        self._files.append((argument, text))
+        self._note(f"{argument}: {format_count(len(text))} characters go with the next message")
+
+    def _undo(self, _: str) -> None:
+        self._note(f"took back: {self._take_back()}")
+
+    def _edit(self, _: str) -> None:
+        self._draft = self._take_back()
+
+    def _take_back(self) -> str:
+        session = self._chat.session
+        if not session.turns:
+            raise UsageError("there is nothing to take back")
+        return session.undo()[0].user
+
+    def _clear(self, _: str) -> None:
+        self._chat.session.clear()
+        self._files.clear()
+        self._note("the conversation is empty")
+
+    def _copy(self, _: str) -> None:
+        turns = self._chat.session.turns
+        if not turns:
+            raise UsageError("there is no answer yet")
+        if self._streams.err_can_redraw:  # OSC 52, which most terminals know
+            self._streams.err.write(f"\x1b]52;c;{b64encode(turns[-1].answer.encode()).decode()}\x07")
+        self._note(f"{format_count(len(turns[-1].answer))} characters sent to the terminal's clipboard")
+
+    def _save(self, argument: str) -> None:
+        if not argument:
+            raise UsageError("/save takes a name")
+        path = self._store.save_as(self._chat.session, argument)
+        self._note(f"saved as {argument}: {path}")
+
+    def _load(self, argument: str) -> None:
+        if not argument:
+            raise UsageError("/load takes a name", "`llmrun chat --list-sessions` lists them")
+        if not self._store.exists(argument):
+            raise UsageError(f"there is no session {argument}", "`llmrun chat --list-sessions` lists them")
+        self._chat.session.close()  # first: the session asked for may be this one
+        session = self._chat.session = self._store.open(argument)
+        self._note(opened_note(session))
+
+    def _exit(self, _: str) -> None:
+        raise Leave
+
+
+def opened_note(session: Session) -> str:
+    """What to tell of a session that was opened."""
+    note = f"session {session.name}: {format_count(len(session.turns))} turns"
+    if session.copied_from:
+        note += f"; {session.copied_from} is open in another chat, this is a copy of it"
+    if session.damaged_lines:
+        note += f"; {format_count(session.damaged_lines)} damaged lines were left out"
+    return note

@@ -1,0 +1,108 @@
+"""Chat sessions on the command line: which one to talk in, the list of them, exports."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from llmrun.commands.chat_commands import opened_note
+from llmrun.config.dirs import user_data_dir
+from llmrun.errors import LlmrunError, UsageError
+from llmrun.journal.session_export import write_export
+from llmrun.journal.sessions import SessionStore
+from llmrun.ui.notes import print_note
+from llmrun.ui.visible import one_line
+
+if TYPE_CHECKING:
+    from llmrun.app.loading import OpenRequest
+    from llmrun.app.worker import Stop
+    from llmrun.commands.chat import SessionChoice
+    from llmrun.journal.session import Session
+    from llmrun.ui.streams import Streams
+
+_FIRST_WORDS = 40
+
+
+class Terminated(LlmrunError):
+    """The process was asked to end; 128 + the signal's number, as shells have it."""
+
+    code = "terminated"
+    exit_code = 128 + signal.SIGTERM
+
+
+def session_store(env: Mapping[str, str]) -> SessionStore:
+    """The sessions in the data folder."""
+    return SessionStore(user_data_dir(env), lambda: datetime.now().astimezone())
+
+
+def begin_session(
+    store: SessionStore, request: OpenRequest, choice: SessionChoice, streams: Streams
+) -> tuple[Session, OpenRequest]:
+    """The session to talk in, and the request with the model it was held with unless another is named.
+
+    Raises:
+        UsageError: there is no such session, or it cannot be read.
+    """
+    name = choice.name
+    if choice.last and name is None:
+        name = store.last()
+        if name is None:
+            raise UsageError("there is no session to go on with", "`llmrun chat` begins one")
+    settings = request.sources.resolve()
+    system = settings.output.system or ""
+    if name is None or not store.exists(name):
+        model = request.model or settings.context.model or ""
+        made = store.create(name, model=model, system=system) if choice.save else None
+        return made or store.unsaved(model=model, system=system), request
+    session = store.open(name)
+    print_note(streams, opened_note(session))
+    if system:
+        session.set_system(system)
+    return session, replace(request, model=request.model or session.model or None)
+
+
+def print_sessions(streams: Streams, store: SessionStore) -> None:
+    """One line a session: name, date, turns, model, first words; the latest first."""
+    lines = []
+    for summary in store.list():
+        date = summary.changed.astimezone().strftime("%Y-%m-%d %H:%M")
+        words = summary.problem or summary.first_words
+        shown = one_line(words)[:_FIRST_WORDS]
+        lines.append(f"{one_line(summary.name)}\t{date}\t{summary.turns}\t{one_line(summary.model)}\t{shown}")
+    streams.write_text("".join(f"{line}\n" for line in lines))
+
+
+def export_session(store: SessionStore, name: str | None, path: Path) -> None:
+    """Write a session, by default the last one, to a Markdown or JSON file.
+
+    Raises:
+        UsageError: there is none, or the file's ending is unknown.
+        WriteFailure: the file exists or cannot be written.
+    """
+    wanted = name or store.last()
+    if wanted is None:
+        raise UsageError("there is no session to export", "`llmrun chat` begins one")
+    write_export(path, store.read(wanted))
+
+
+@contextmanager
+def ends_by_signal(stop: Stop) -> Iterator[None]:
+    """While active, SIGTERM and a closed terminal (SIGHUP) stop the answer and leave the chat in order."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        stop.press()
+        raise Terminated(f"ended by {signal.Signals(number).name}")
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
