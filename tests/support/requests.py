@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from llmrun.app.worker import Stop
 from llmrun.engine.api import ContextParams, Engine, EngineFactory, ModelParams
 from llmrun.engine.scripted import Script, ScriptedEngine, scripted_factory
 from llmrun.events import Completion, Event, Finished, Notice, Token
+from llmrun.journal.sessions import SessionStore
 
 from tests.support.puppet import write_puppet
 
@@ -133,9 +135,12 @@ class Desk:
         """An open chat."""
         clock = ScriptClock()
         request = OpenRequest(str(self.chat_model), self.sources(**flags))
-        session = Chat(request, clock.clock, button or Stop(), self.factory(Script(replies), clock))
-        list(session.open())
-        return session
+        store = SessionStore(Path(self.env["LLMRUN_DATA_DIR"]), lambda: datetime.now(UTC))
+        session = store.unsaved(model="", system=str(flags.get("system") or ""))
+        factory = self.factory(Script(replies), clock)
+        chat = Chat(request, session, clock.clock, button or Stop(), factory)
+        list(chat.open())
+        return chat
 
 
 @pytest.fixture(scope="session")
