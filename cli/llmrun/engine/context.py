@@ -85,7 +85,7 @@ class Context:
         self.shares_cells = params.kv_unified  # all sequences draw on the same n_ctx cells
         self._memory = lib.llama_get_memory(self.handle)
         self._kind = MemoryKind(
-            n_swa=0 if params.swa_full else model.n_swa,
+            n_swa=model.n_swa,  # also with swa_full: in shared cells the library overwrites passed windows
             chunked=model.chunked_window,
             recurrent=model.recurrent,
         )
