@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
 from llmrun.engine.api import ContextParams, Engine, EngineFactory, ModelParams
 from llmrun.engine.scripted import Script, ScriptedEngine, scripted_factory
+from llmrun.errors import WriteFailure
 from llmrun.events import Completion, Event, Finished, Notice, Token
 from llmrun.journal.sessions import SessionStore
 
@@ -86,6 +88,7 @@ class Desk:
     chat_model: Path
     env: Mapping[str, str]
     engines: list[ScriptedEngine] = field(default_factory=list)
+    chats: list[Chat] = field(default_factory=list)
 
     def sources(self, **flags: object) -> SettingSources:
         """Settings by name, as flags give them."""
@@ -140,7 +143,14 @@ class Desk:
         factory = self.factory(Script(replies), clock)
         chat = Chat(request, session, clock.clock, button or Stop(), factory)
         list(chat.open())
+        self.chats.append(chat)
         return chat
+
+    def close(self) -> None:
+        """Close every chat that was opened."""
+        for chat in self.chats:
+            with suppress(WriteFailure):  # of sessions that a test took the file from
+                chat.close()
 
 
 @pytest.fixture(scope="session")
@@ -157,9 +167,9 @@ def chat_puppet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def desk(plain_puppet: Path, chat_puppet: Path, tmp_path: Path) -> Desk:
+def desk(plain_puppet: Path, chat_puppet: Path, tmp_path: Path) -> Iterator[Desk]:
     """A `Desk` with folders under tmp_path."""
     names = ("CONFIG", "DATA", "CACHE")
-    return Desk(
-        plain_puppet, chat_puppet, {f"LLMRUN_{name}_DIR": str(tmp_path / name.lower()) for name in names}
-    )
+    env = {f"LLMRUN_{name}_DIR": str(tmp_path / name.lower()) for name in names}
+    with closing(Desk(plain_puppet, chat_puppet, env)) as opened:
+        yield opened

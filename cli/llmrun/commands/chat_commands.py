@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
 from llmrun.errors import UsageError
-from llmrun.ui.notes import columns, print_note
+from llmrun.ui.notes import print_note, print_rows
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ChatCommands:
             ("Ctrl-X Ctrl-E", "write the message in $EDITOR"),
             ("//word", "send a message that begins with a slash"),
         ]
-        self._note(columns([*rows, *keys]))
+        print_rows(self._streams, [*rows, *keys])
 
     def _system(self, argument: str) -> None:
         session = self._chat.session
@@ -126,7 +126,7 @@ class ChatCommands:
         model = self._chat.model
         rows = [(row.name, f"{row.value}  ({row.source})") for row in self._chat.settings.rows()]
         size = format_bytes(model.size_bytes)
-        self._note(columns([("model", f"{model.ref}  {model.quant}  {size}  {model.path}"), *rows]))
+        print_rows(self._streams, [("model", f"{model.ref}  {model.quant}  {size}  {model.path}"), *rows])
 
     def _stats(self, _: str) -> None:
         t = self._chat.totals
@@ -141,7 +141,7 @@ class ChatCommands:
             ("", format_rate(decode_rate)),
             ("reused", f"{format_count(t.cached_tokens)} of {format_count(prompt_tokens)} prompt tokens"),
         ]
-        self._note(columns(rows))
+        print_rows(self._streams, rows)
 
     def _context(self, _: str) -> None:
         kv, session = self._chat.kv, self._chat.session
@@ -157,7 +157,7 @@ class ChatCommands:
             hits = f"{format_count(stats.cached_tokens)} of {format_count(stats.prompt_tokens)} prompt tokens"
             reason = f" ({prefix.miss_reason})" if prefix.miss_reason else ""
             rows.append(("last reuse", hits + reason))
-        self._note(columns(rows))
+        print_rows(self._streams, rows)
 
     def _read(self, argument: str) -> None:
         if not argument:

@@ -8,13 +8,17 @@ from llmrun.ui.streams import Streams
 from llmrun.ui.visible import visible
 
 
-def columns(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and texts in two columns."""
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in rows)
-
-
 def print_note(streams: Streams, text: str) -> None:
     """Write `text`, dim where the terminal has colours."""
-    console = streams.error_console()
-    console.print(visible(text), style="dim", soft_wrap=True)
+    streams.error_console().print(visible(text), style="dim", soft_wrap=True)
+
+
+def print_rows(streams: Streams, rows: Sequence[tuple[str, str]]) -> None:
+    """Names and texts in two columns, long texts wrapped inside theirs."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    for name, text in rows:
+        grid.add_row(Text(visible(name)), Text(visible(text), overflow="fold"))
+    streams.error_console().print(grid, style="dim")
