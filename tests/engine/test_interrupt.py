@@ -49,7 +49,7 @@ def check_next_run(open_tiny: OpenTiny, engine: LlamaEngine, arch: Arch) -> None
     assert warm.reused == len(held)
     cold = run_one(open_tiny(arch, copy=1, **PARAMS), following, max_tokens=5)
     assert warm.tokens == cold.tokens
-    assert distance(warm.logits, cold.logits) < 5e-3  # the reason is in test_reuse_law.py
+    assert distance(warm.logits, cold.logits) < 2e-2  # the reason is in test_reuse_law.py
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -214,7 +214,7 @@ class TestSlices:
         engine = open_tiny(arch, **exact, n_batch=n_batch, n_ubatch=n_ubatch)
         cut = run_one(engine, PROMPTS[0], max_tokens=5)
         assert cut.tokens == usual.tokens
-        assert distance(cut.logits, usual.logits) < 5e-3  # the reason is in test_reuse_law.py
+        assert distance(cut.logits, usual.logits) < 2e-2  # the reason is in test_reuse_law.py
 
     def test_progress_counts_every_slice(self, open_tiny: OpenTiny) -> None:
         engine = open_tiny("llama", n_ubatch=32)

@@ -1,10 +1,11 @@
 """The reuse law: after a reused prefix the logits are those of a cold context.
 
 On F32 models with F32 caches and without flash attention a position's numbers do not depend on what else
-is in its batch, but for the order in which a few kernels add up: rows of a batch and single rows go through
-different matrix products. llama and mamba carry that to about 4e-6 of logits with a standard deviation of
-3; the six gemma3 layers, whose norms of queries and keys sharpen attention, amplify it to about 4e-4. A
-window off by one token moves the logits a hundred times as much, as the boundary test shows.
+is in its batch, but for the order in which sums are taken: rows of a batch and single rows go through
+different matrix products, and a window's positions may lie in its cells in another order. llama and mamba
+carry that to about 4e-6 of logits with a standard deviation of 3. The six gemma3 layers, whose norms of
+queries and keys sharpen attention, amplify it: two cold runs cut into slices of 1 and of 16 tokens differ
+by up to 4e-3 themselves. A window that lacks a single token moves the logits by 0.17 to 6.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ LONGEST = 500
 # the window cache has 256 cells (WINDOW + n_ubatch, rounded up), so longer sequences lose positions
 KINDS: dict[str, tuple[Arch, bool, MemoryKind, float]] = {
     "llama": ("llama", False, MemoryKind(), 1e-4),
-    "gemma3 pruned": ("gemma3", False, MemoryKind(n_swa=WINDOW), 5e-3),
-    "gemma3 full": ("gemma3", True, MemoryKind(), 5e-3),
+    "gemma3 pruned": ("gemma3", False, MemoryKind(n_swa=WINDOW), 2e-2),
+    "gemma3 full": ("gemma3", True, MemoryKind(n_swa=WINDOW), 2e-2),
     "mamba": ("mamba", False, MemoryKind(recurrent=True), 1e-4),
 }
 
@@ -111,7 +112,11 @@ def test_any_prompt_after_any_other_gives_the_logits_of_a_cold_context(
 @pytest.mark.parametrize("kv_unified", [True, False])
 @pytest.mark.parametrize("name", KINDS)
 def test_the_law_holds_beside_another_sequence(open_tiny: OpenTiny, name: str, kv_unified: bool) -> None:
-    """Two sequences take turns in one cache; what one does must not reach the other's window."""
+    """Two sequences take turns in one cache.
+
+    In shared cells one may overwrite what the other's window has passed, even in a full-size window cache:
+    the library's `pos_min` tells, and only then.
+    """
     arch, swa_full, _, tolerance = KINDS[name]
     shared = {**params(swa_full), "n_ctx": 2 * N_CTX, "n_seq": 2, "kv_unified": kv_unified}
     warm = open_tiny(arch, **shared)
@@ -149,6 +154,21 @@ def test_the_usual_turns_reuse_what_they_can(open_tiny: OpenTiny, name: str) -> 
     assert shorter.reused == (0 if kind.recurrent else len(prompt) - 2)
     other = run_one(engine, [9, *prompt])
     assert other.reused == 0
+
+
+def test_a_full_size_window_cache_shared_by_two_can_lose_positions(open_tiny: OpenTiny) -> None:
+    """A sequence that starts anew takes cells that the other's window has passed, though others are free."""
+    warm = open_tiny("gemma3", **{**params(True), "n_ctx": 2 * N_CTX, "n_seq": 2})
+    cold = open_tiny("gemma3", copy=1, **params(True))
+    kept = random_tokens(1, 300)
+    run_one(warm, random_tokens(2, 100), seq=0)
+    run_one(warm, kept, seq=1)
+    run_one(warm, random_tokens(3, 300), seq=0)
+    assert pos_min(warm, seq=1) > 0
+    edited = [*kept[:100], 7]
+    outcome = run_one(warm, edited, seq=1)
+    assert outcome.reused == 0
+    assert distance(outcome.logits, run_one(cold, edited).logits) < 2e-2
 
 
 class TestWindowBoundary:
@@ -194,7 +214,7 @@ class TestWindowBoundary:
         assert context.prefill(0, edited[keep:]) == "ok"
         pointer = context._lib.llama_get_logits_ith(context.handle, -1)
         wrong = list(pointer[: engine.facts.n_vocab])
-        assert distance(wrong, self.cold(open_tiny, edited)) > 10 * self.tolerance
+        assert distance(wrong, self.cold(open_tiny, edited)) > 5 * self.tolerance
 
     def test_generating_past_the_window_keeps_the_rule(self, open_tiny: OpenTiny) -> None:
         engine = open_tiny("gemma3", **params(False))
