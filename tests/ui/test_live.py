@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from copy import copy
+
 import pyte
 import pytest
 from hypothesis import given, settings
@@ -34,7 +36,7 @@ class Terminal:
         screen = self.screen
         below = self.rows - 1 - screen.cursor.y
         scroll = max(0, self.rows - rows - below)
-        screen.history.top.extend(screen.buffer[y].copy() for y in range(scroll))
+        screen.history.top.extend(copy(screen.buffer[y]) for y in range(scroll))
         kept = {y - scroll: line for y, line in screen.buffer.items() if scroll <= y < scroll + rows}
         screen.buffer.clear()
         screen.buffer.update(kept)
