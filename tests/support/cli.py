@@ -122,13 +122,17 @@ class Cli:
         from llmrun.commands.cli import run_cli
 
         out, err = io.BytesIO(), io.BytesIO()
+        surroundings = self.environment(env)
         log = logging.getLogger("llmrun")
         handlers, level = list(log.handlers), log.level
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
             patch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
             patch.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", "backslashreplace"))
-            patch.setattr(os, "environ", self.environment(env))
+            for name in set(os.environ) - surroundings.keys():
+                patch.delenv(name)
+            for name, value in surroundings.items():
+                patch.setenv(name, value)
             patch.chdir(self.folder)
             status = run_cli([str(argument) for argument in arguments])
             sys.stdout.flush()

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import typer
 
+from llmrun.commands.config import config_app
+from llmrun.commands.help_style import help_style
 from llmrun.commands.main import app
 from llmrun.commands.process import run_guarded, usage_error
 from llmrun.errors import UsageError
@@ -14,6 +16,8 @@ from llmrun.errors import UsageError
 def run_cli(arguments: Sequence[str]) -> int:
     """Exit status of the command line `arguments`."""
     status = 0
+    for typer_app in (app, config_app):
+        typer_app.rich_markup_mode = help_style()
 
     def body() -> None:
         nonlocal status

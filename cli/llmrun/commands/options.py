@@ -42,8 +42,9 @@ _METAVARS = {
     "type_k": "TYPE",
     "type_v": "TYPE",
     "kv_type": "TYPE",
+    "rope_scaling": "METHOD",
 }
-_SPELT_OUT = 4
+_METAVAR_COLUMNS = 13  # more, and Typer cuts flags short on a terminal of 80
 _ON_OFF = {True: "on", False: "off", None: None}
 _SWITCHES = {"stats"}  # choices that read better as --x / --no-x
 
@@ -84,7 +85,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         value_type = list[str]
     option = typer.Option(
         *names,
-        help=setting.help,
+        help=_help(setting),
         metavar=None if value_type is bool else _metavar(setting),
         rich_help_panel=_PANELS[setting.group],
         show_default=False,
@@ -96,7 +97,17 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _metavar(setting: Setting) -> str:
-    kind = setting.kind
-    if isinstance(kind, Choice) and len(kind.options) <= _SPELT_OUT:
-        return "|".join(kind.options)
-    return _METAVARS.get(setting.name, "N")
+    spelt = _spelt_out(setting)
+    return spelt or _METAVARS.get(setting.name, "N")
+
+
+def _spelt_out(setting: Setting) -> str:
+    """All words of a choice where there is room for them in the column of metavars, else nothing."""
+    words = "|".join(setting.kind.options) if isinstance(setting.kind, Choice) else ""
+    return words if len(words) <= _METAVAR_COLUMNS else ""
+
+
+def _help(setting: Setting) -> str:
+    if isinstance(setting.kind, Choice) and not _spelt_out(setting):
+        return f"{setting.help} ({', '.join(setting.kind.options)})"
+    return setting.help

@@ -53,9 +53,11 @@ def run_guarded(body: Callable[[], object], arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return 0
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 the last place where one can be told
         if os.environ.get("LLMRUN_DEBUG"):
-            logging.getLogger("llmrun").exception("traceback")
+            import traceback
+
+            traceback.print_exc()
         return _report(_expected(error), arguments, clock)
     return 0
 
