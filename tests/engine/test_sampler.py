@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from llmrun.engine.api import SamplingParams
+from llmrun.engine.api import Job, SamplingParams, TokenStep
 from llmrun.engine.llama import LlamaEngine
 from llmrun.errors import UsageError
 
-from tests.support.engines import GREEDY, OpenTiny, forget, open_llama, run_one
+from tests.support.engines import GREEDY, OpenTiny, forget, last_logits, open_llama, run_one
 from tests.support.puppet import Puppet
 from tests.support.vocab import EOS
 
@@ -114,3 +116,35 @@ class TestPenalties:
         engine = open_tiny("gemma3")
         neutral = SamplingParams(temperature=0, repeat_last_n=256)
         assert say(engine, neutral) == say(engine, GREEDY)
+
+
+def test_forced_tokens_come_next_and_sampling_goes_on_after_them(open_tiny: OpenTiny) -> None:
+    engine = open_tiny("llama")
+    free = run_one(engine, PROMPT, 6).tokens
+    run = engine.run([Job(0, PROMPT, GREEDY, 6)])
+    tokens = []
+    for step in run:
+        if isinstance(step, TokenStep):
+            tokens.append(step.token)
+            if len(tokens) == 2:
+                run.force(0, free[:2])
+    assert tokens[:4] == [*free[:2], *free[:2]]
+    assert list(engine.held(0)) == [*PROMPT, *tokens[:-1]]
+    forget(engine)
+    assert tokens[4:] == run_one(engine, [*PROMPT, *tokens[:4]], 2).tokens
+
+
+def test_log_probabilities_are_those_of_the_logits(open_tiny: OpenTiny) -> None:
+    engine = open_tiny("llama")
+    run = engine.run([Job(0, PROMPT, GREEDY, 3, logprobs=4)])
+    seen = [(step, last_logits(engine)) for step in run if isinstance(step, TokenStep)]
+    assert len(seen) == 3
+    for step, logits in seen:
+        assert step.logprobs is not None
+        total = math.log(sum(math.exp(x - max(logits)) for x in logits)) + max(logits)
+        best = sorted(range(len(logits)), key=lambda token: -logits[token])[:4]
+        assert [token for token, _ in step.logprobs.top] == best
+        assert step.token == best[0]
+        for token, logprob in step.logprobs.top:
+            assert logprob == pytest.approx(logits[token] - total, abs=1e-5)
+        assert step.logprobs.logprob == step.logprobs.top[0][1]

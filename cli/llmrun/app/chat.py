@@ -191,7 +191,7 @@ class Chat:
         Raises:
             WriteFailure: something of the session is still not written.
         """
-        if self._opened is not None:
+        if self._opened is not None and not self._stop.stuck:
             self._opened.close()
         self.session.close()
 

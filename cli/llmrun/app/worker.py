@@ -26,6 +26,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
+        self.stuck = False
+        """A worker did not end in time: it may still be inside the engine, which must not be closed."""
         self._engine: Engine | None = None
 
     def attach(self, engine: Engine) -> None:
@@ -84,7 +86,7 @@ class SigintStops:
 def in_worker(events: Iterable[Event], stop: Stop) -> Generator[Event, None, None]:
     """Yield the events of a use-case that runs in a thread of its own; its errors are raised here.
 
-    Closing the iterator early presses `stop` and waits for the thread.
+    Leaving early presses `stop` and waits for the thread, but no longer than `PATIENCE_S`.
     """
     mailbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 
@@ -103,7 +105,8 @@ def in_worker(events: Iterable[Event], stop: Stop) -> Generator[Event, None, Non
             if isinstance(item, BaseException):
                 raise item
             yield item
-    except GeneratorExit:
-        stop.press()
-        thread.join()
-        raise
+    finally:
+        if thread.is_alive():
+            stop.press()
+            thread.join(PATIENCE_S)
+            stop.stuck = thread.is_alive()
