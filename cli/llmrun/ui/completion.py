@@ -78,7 +78,7 @@ def suggestions(facts: CompletionFacts, before: str) -> list[Suggestion]:
 def _commands(facts: CompletionFacts, begun: str) -> list[Suggestion]:
     ends = {name: " " if name in facts.arguments else "" for name in facts.commands}
     rows = ((name, about) for name, about in facts.commands.items() if _begins(name, begun))
-    return [Suggestion(name + ends[name], len(begun), about) for name, about in rows]
+    return [Suggestion(f"/{name}{ends[name]}", len(begun) + 1, about) for name, about in rows]
 
 
 def _arguments(facts: CompletionFacts, kind: ArgumentKind, begun: str) -> list[Suggestion]:

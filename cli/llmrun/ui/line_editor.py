@@ -49,8 +49,7 @@ class LineEditor:
     def prepare(self) -> None:
         """Do now what the first `read` would have to do first: import the editor and read the history.
 
-        Takes about 0.2 s, which passes unnoticed while a model loads. Needs the main thread only to be
-        waited for; nothing is drawn.
+        That takes about 0.1 s, unnoticed while a model loads. Nothing is drawn.
         """
         if self._edited is None and _can_edit():
             from llmrun.ui.history_file import HistoryFile

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _COMMAND = re.compile(r"/([A-Za-z?]\S*)(?:\s+(.*))?", re.DOTALL)
-_ESCAPED = re.compile(r" (?=/)|/(?=/+[A-Za-z?])")
+_ESCAPED = re.compile(r" (?= */)|/(?=/+[A-Za-z?])")
 _MOST_SUGGESTIONS = 3
 _LEAST_LIKENESS = 0.5
 

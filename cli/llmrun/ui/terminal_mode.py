@@ -18,7 +18,7 @@ _INPUT_FLAGS, _LOCAL_FLAGS, _CONTROL_CHARACTERS = 0, 3, 6
 
 
 @contextmanager
-def input_quiet(stdin_fd: int, write: Callable[[str], None] | None = None) -> Iterator[None]:
+def input_quiet(stdin_fd: int, write: Callable[[str], object] | None = None) -> Iterator[None]:
     """Keep typed keys out of the output; on leaving, however, the terminal is exactly as it was.
 
     With `write`, which goes to the terminal, a page pasted meanwhile stays one message (bracketed paste).
