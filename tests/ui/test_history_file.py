@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmrun.ui import history_file
 from llmrun.ui.history_file import MAX_ENTRY_BYTES, MAX_FILE_BYTES, HistoryFile
 
 
@@ -172,6 +176,7 @@ def test_a_linked_file_stays_linked(path: Path, tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+from llmrun.ui import history_file
 from llmrun.ui.history_file import HistoryFile
 history = HistoryFile(Path(sys.argv[1]))
 for number in range(40):
@@ -186,3 +191,37 @@ def test_two_chats_share_the_file_also_while_it_is_shortened(path: Path) -> None
     for name in "ab":
         numbers = [int(number) for writer, number in kept if writer == name]
         assert numbers == list(range(40 - len(numbers), 40))
+
+
+def test_an_entry_lands_in_the_file_that_another_chat_has_just_put_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, "a")
+    lock = history_file._lock
+    replaced: list[Path] = []
+
+    def lock_after_a_replacement(descriptor: int) -> None:
+        if not replaced:
+            replaced.append(path)
+            beside = path.with_name("beside")
+            shutil.copy(path, beside)
+            beside.replace(path)
+        lock(descriptor)
+
+    monkeypatch.setattr(history_file, "_lock", lock_after_a_replacement)
+    write(path, "b")
+    assert replaced
+    assert read(path) == ["a", "b"]
+
+
+def test_an_entry_waits_while_another_chat_rewrites_the_file(path: Path) -> None:
+    write(path, "a")
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        thread = threading.Thread(target=write, args=(path, "b"))
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        assert read(path) == ["a"]
+    thread.join(30)
+    assert read(path) == ["a", "b"]

@@ -142,6 +142,8 @@ def test_a_pasted_page_is_one_message_with_nothing_cut(chat: Chat) -> None:
     # pasted into a typed block, quotes at the end do not close it
     keys = '"""' + ENTER + PASTE + docstring + END_PASTE + ENTER + '"""' + ENTER
     assert chat.sends(keys) == docstring
+    keys = PASTE + '"""a' + END_PASTE + " " + PASTE + "b" + END_PASTE + ' """' + ENTER
+    assert chat.sends(keys) == '"""a b """'
     assert chat.sends("see: " + PASTE + "a\rb" + END_PASTE + "!" + ENTER) == "see: a\nb!"
     chat.leave()
 
@@ -240,6 +242,12 @@ def test_the_editor_gets_the_draft_and_gives_its_text(tmp_path: Path) -> None:
         chat.terminal.send("draft\x18\x05")
         chat.expect("draft edited")
         assert chat.sends(ENTER) == '"""\ndraft edited'
+
+
+def test_the_terminal_is_asked_nothing_whose_answer_could_come_late(chat: Chat) -> None:
+    chat.sends("hello" + ENTER)
+    chat.leave()
+    assert b"\x1b[6n" not in chat.terminal.raw
 
 
 def test_typed_ahead_lines_are_separate_messages(chat: Chat) -> None:

@@ -68,6 +68,7 @@ def marked(text: str) -> dict[str, str]:
 @example("```a`\n```\n", [3, 1, 1])
 @example("**a *b***c", [8, 1])
 @example("* * *", [1, 1, 1, 1])
+@example("~~~~\n~~~\nx", [3])
 def test_text_is_unchanged_and_styles_do_not_depend_on_the_pieces(text: str, sizes: list[int]) -> None:
     assert styled(text, sizes) == styled(text, []) == styled(text, [1] * len(text))
 
