@@ -19,7 +19,7 @@ from llmrun.events import (
 from llmrun.ui.panel import PanelMode, print_panel
 from llmrun.ui.progress import PhaseProgress
 from llmrun.ui.streams import Streams
-from llmrun.ui.visible import visible
+from llmrun.ui.visible import VisibleStream, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +49,7 @@ class AnswerView:
         self._progress = PhaseProgress(streams, enabled=not options.quiet)
         self._kind: TextKind | None = None
         self._held: list[str] = []
+        self._visible = VisibleStream()
         self._console_made: Console | None = None
         self.completion: Completion | None = None
 
@@ -120,14 +121,15 @@ class AnswerView:
             self._held.append(text)
 
     def _write(self, text: str) -> None:
-        self._streams.write_text(visible(text) if self._streams.out_is_terminal else text)
+        self._streams.write_text(self._visible.feed(text) if self._streams.out_is_terminal else text)
 
     def _finish(self, completion: Completion) -> None:
         self._progress.clear()
         if self._held:
             self._write("".join(self._held))
-        if self._streams.out_is_terminal and not completion.text.endswith("\n"):
-            self._streams.write_text("\n")
+        if self._streams.out_is_terminal:
+            end = "" if completion.text.endswith("\n") else "\n"
+            self._streams.write_text(self._visible.finish() + end)
         if self._options.stats:
             as_lines = not self._streams.err_can_redraw
             print_panel(self._console, completion, self._options.panel, as_lines=as_lines)

@@ -27,7 +27,7 @@ from llmrun.ui.answer_view import ViewOptions
 from llmrun.ui.live import LiveText
 from llmrun.ui.panel import Figures, one_line_figures, panel, print_panel, rendered_lines
 from llmrun.ui.streams import Streams
-from llmrun.ui.visible import visible
+from llmrun.ui.visible import VisibleStream, visible
 from llmrun.units import format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class LiveView:
         self._live = LiveText(streams.write_text, _size)
         self._styler = _styler(options)
         self._kind = ""
+        self._visible = VisibleStream()
         self._began_s = time.monotonic()
         self._flushed_s = 0.0
         self._laid_out_s = 0.0
@@ -97,9 +98,9 @@ class LiveView:
         if event.kind == "reasoning" and think == "hide":
             return
         if self._kind == "reasoning" and event.kind == "answer":
-            self._live.append("\n\n")
+            self._live.append(self._visible.finish() + "\n\n")
         self._kind = event.kind
-        text = visible(event.text)
+        text = self._visible.feed(event.text)
         if event.kind == "reasoning":
             self._live.append(text, _DIM if think == "dim" else "")
         elif self._styler is not None:
@@ -141,8 +142,10 @@ class LiveView:
     def _end_text(self) -> None:
         """Take the block away and let the next thing begin on a line of its own."""
         if self._styler is not None:
-            for style, part in self._styler.finish():
+            for style, part in [*self._styler.feed(self._visible.finish()), *self._styler.finish()]:
                 self._live.append(part, style)
+        else:
+            self._live.append(self._visible.finish())
         self._live.close()
         if not self._live.at_line_start:
             self._live.append("\n")

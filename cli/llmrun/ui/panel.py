@@ -7,6 +7,7 @@ to begin. The same rows serve the live panel, the final one, one plain line, and
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,7 @@ PanelMode = Literal["full", "line", "off"]
 
 BOX_COLUMNS = 60
 _BAR_CELLS = 10
+_PART_ENDS = re.compile(r", |  | \(| tokens\Z")
 _GAP = 2
 _FRAME_COLUMNS = 4
 _FINISH = {
@@ -64,8 +66,8 @@ def model_title(model: ModelInfo) -> str:
     return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}"
 
 
-def panel_rows(figures: Figures) -> list[tuple[str, str, str]]:
-    """Rows of (label, figure, detail), most important first."""
+def panel_rows(figures: Figures, *, name_devices: bool = False) -> list[tuple[str, str, str]]:
+    """Rows of (label, figure, detail), most important first; `name_devices` in labels, not in details."""
     stats, kv = figures.stats, figures.kv
     ttft = "–" if stats.ttft_s is None else format_seconds(stats.ttft_s)
     rows = [
@@ -75,7 +77,9 @@ def panel_rows(figures: Figures) -> list[tuple[str, str, str]]:
     ]
     if stats.reasoning_tokens:
         rows.append(("thought", *_thought(stats)))
-    rows += [("KV cache", *_kv_figures(kv, index)) for index in range(len(kv.devices))]
+    for index, device in enumerate(kv.devices):
+        label = f"KV {one_line(device.device)}" if name_devices else "KV cache"
+        rows.append((label, *_kv_figures(kv, index)))
     rows.append(("prefix cache", _prefix_figure(stats), _prefix_detail(figures.prefix)))
     threads = f"{figures.n_threads} threads" if figures.n_threads else ""
     rows.append(("status", figures.status, threads))
@@ -158,17 +162,21 @@ def _grid(figures: Figures, columns: int, *, details: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows = panel_rows(figures)
+    rows = panel_rows(figures, name_devices=not details)
     grid = Table.grid(padding=(0, _GAP))
     taken = sum(max(len(row[column]) for row in rows) + _GAP for column in (0, 1)) + _FRAME_COLUMNS
     for index, (label, figure, detail) in enumerate(rows):
         cells = [Text(label, style="dim"), Text(figure, style="bold green" if index == 0 else "bold")]
         if details:
-            note = Text(detail, style="dim")
-            note.truncate(columns - taken, overflow="ellipsis")
-            cells.append(note)
+            cells.append(Text(fitting(detail, columns - taken), style="dim"))
         grid.add_row(*cells)
     return grid
+
+
+def fitting(detail: str, columns: int) -> str:
+    """As many parts of `detail` as fit: half a figure would be read as another one."""
+    ends = [match.start() for match in _PART_ENDS.finditer(detail)] + [len(detail)]
+    return detail[: max((end for end in ends if end <= columns), default=0)]
 
 
 def print_panel(console: Console, completion: Completion, mode: PanelMode, *, as_lines: bool) -> None:

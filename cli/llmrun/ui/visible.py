@@ -22,3 +22,21 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """Like `visible`, on a single line."""
     return visible(text.replace("\n", " ").replace("\t", " "))
+
+
+class VisibleStream:
+    """`visible` for a text in pieces: a carriage return at the end of one waits for what follows it."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What can be shown now."""
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""
+        return visible(text.removesuffix("\r"))
+
+    def finish(self) -> str:
+        """What was held, now that nothing follows."""
+        held, self._held = self._held, ""
+        return visible(held)
