@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
+
 from tests.support.cli import Cli, Ended
 from tests.support.puppet import Item, UserDefined, write_puppet
 
@@ -205,6 +207,16 @@ class TestErrors:
 
     def test_prompt_too_long(self, cli: Cli, model: Path) -> None:
         self.check(cli, "prompt_too_long", 6, "run", model, "-c", "256", stdin=b"x" * 600)
+
+    @pytest.mark.parametrize("error", [DoesNotFit, EngineFailure])
+    def test_what_the_engine_raises(
+        self, cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch, error: type[LlmrunError]
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise error("the engine says no", "do something else")
+
+        monkeypatch.setattr("llmrun.app.loading.default_engine", lambda: refuse)
+        self.check(cli, error.code, error.exit_code, "run", model)
 
     def test_template(self, cli: Cli, tmp_path: Path) -> None:
         path = write_puppet(tmp_path / "broken.gguf", ["never"], template="{{").path
