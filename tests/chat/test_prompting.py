@@ -180,7 +180,7 @@ class TestFamilies:
 
     def test_no_template_is_plain_text(self) -> None:
         assert build_prompt(TALK[:1], None, control_texts=no_controls).text == "Hi"
-        assert build_prompt(TALK, None, control_texts=no_controls).text == "Hi\nHello\nBye"
+        assert build_prompt(TALK, None, control_texts=no_controls).text == "HiHello\nBye"
         with_system = [Message("system", "Be brief"), *TALK[:1]]
         assert build_prompt(with_system, None, control_texts=no_controls).text == "Be brief\n\nHi"
 

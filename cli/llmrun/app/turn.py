@@ -6,6 +6,7 @@ sequence holds from the turn before is reused as far as the new prompt agrees wi
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ from llmrun.metrics.clock import Clock
 from llmrun.metrics.timeline import Timeline
 from llmrun.prefix.reuse import common_prefix
 from llmrun.units import format_count
+
+log = logging.getLogger("llmrun.prompt")
 
 SEQ = 0
 """The sequence that holds the conversation."""
@@ -146,7 +149,14 @@ class Turns:
             check_text(text)
         if ask.raw is not None:
             return Prompt((Segment(ask.raw, special=True),))
-        return build_prompt(ask.messages, self._opened.renderer, control_texts=self._control_texts)
+        prompt = build_prompt(
+            ask.messages,
+            self._opened.renderer,
+            control_texts=self._control_texts,
+            fold_system=self._settings.output.fold_system,
+        )
+        log.debug("%s", prompt.text)
+        return prompt
 
     def _control_texts(self, content: str) -> frozenset[str]:
         """Texts in `content` that would be read as control tokens."""

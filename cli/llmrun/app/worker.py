@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from queue import SimpleQueue
 from types import FrameType
 
@@ -83,8 +83,13 @@ class SigintStops:
             raise Interrupted("interrupted")
 
 
-def in_worker(events: Iterable[Event], stop: Stop) -> Generator[Event, None, None]:
+def in_worker(
+    events: Iterable[Event], stop: Stop, wants: Callable[[Event], bool] = lambda _: True
+) -> Generator[Event, None, None]:
     """Yield the events of a use-case that runs in a thread of its own; its errors are raised here.
+
+    Only events that `wants` accepts are handed over: each one wakes the main thread, which takes a core from
+    the compute threads in the middle of a token.
 
     Leaving early presses `stop` and waits for the thread, but no longer than `PATIENCE_S`.
     """
@@ -93,7 +98,8 @@ def in_worker(events: Iterable[Event], stop: Stop) -> Generator[Event, None, Non
     def work() -> None:
         try:
             for event in events:
-                mailbox.put(event)
+                if wants(event):
+                    mailbox.put(event)
             mailbox.put(None)
         except BaseException as error:  # noqa: BLE001 raised again in the thread that asked
             mailbox.put(error)

@@ -58,9 +58,13 @@ def build_prompt(
 
 
 def plain_text(messages: Sequence[Message]) -> str:
-    """Contents alone, one a line, in no family's format; the system text as a paragraph before them."""
+    """Contents alone, in no family's format; the system text as a paragraph before them.
+
+    An answer continued the text before it, so nothing comes between the two; after it a line ends.
+    """
     system = "".join(f"{m.content}\n\n" for m in messages if m.role == "system")
-    return system + "\n".join(m.content for m in messages if m.role != "system")
+    turns = [m for m in messages if m.role != "system"]
+    return system + "".join(f"{m.content}\n" if m.role == "assistant" else m.content for m in turns)
 
 
 def reasoning_style(source: str) -> ReasoningStyle:
@@ -115,7 +119,7 @@ def _render(
         what = f'refuses the system message: "{refusal.reason}"' if refusal else "ignores the system message"
         raise UsageError(
             f"the chat template {what}",
-            "Leave the system text out, or allow it to be put into the first user message.",
+            "leave it out, or let it lead the first user message (--fold-system)",
         ) from refusal
     return folded, True
 

@@ -104,7 +104,7 @@ def _answer_once(
     talk = Chat(request, store.unsaved(model="", system=output.system or ""), process_clock(), stop)
     with closing(talk), SigintStops(stop):
         for events in (talk.open(), talk.say(message)):
-            with closing(in_worker(events, stop)) as shown:
+            with closing(in_worker(events, stop, view.wants)) as shown:
                 try:
                     for event in shown:
                         view.take(event)

@@ -91,6 +91,8 @@ class Repl:
         preparing.start()
         self.show(self._chat.open())
         preparing.join()
+        for note in self._editor.take_notes():
+            self._say(note)
 
     def run(self) -> None:
         """Talk until Ctrl-D or /exit.
@@ -105,6 +107,7 @@ class Repl:
             except EOFError:
                 return
             except LineDiscarded:
+                hinted = False
                 continue
             except KeyboardInterrupt:
                 if hinted:
@@ -119,8 +122,6 @@ class Repl:
                 return
             except RECOVERABLE as error:
                 print_error(self._streams, error)
-            for note in self._editor.take_notes():
-                self._say(note)
 
     def _take(self, text: str) -> None:
         line = parse_line(text, COMMANDS, FREE_TEXT)
@@ -135,7 +136,10 @@ class Repl:
                 pass
 
     def _say(self, text: str) -> None:
-        self._streams.err.write(f"{text}\n")
+        self._raw(f"{text}\n")
+
+    def _raw(self, text: str) -> None:
+        self._streams.err.write(text)
         self._streams.err.flush()
 
     def show(self, events: Iterator[Event]) -> None:
@@ -147,7 +151,11 @@ class Repl:
         view = LiveView(self._streams, options) if live else AnswerView(self._streams, options)
         if isinstance(view, LiveView) and self._chat.is_open:
             view.introduce(model_title(self._chat.model), self._chat.n_threads)
-        with input_quiet(sys.stdin.fileno()), closing(in_worker(events, self._stop)) as shown:
+        paste_marks = self._raw if self._streams.err_can_redraw else None
+        with (
+            input_quiet(sys.stdin.fileno(), paste_marks),
+            closing(in_worker(events, self._stop, view.wants)) as shown,
+        ):
             try:
                 for event in shown:
                     view.take(event)

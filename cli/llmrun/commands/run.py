@@ -97,7 +97,7 @@ def run(
     opening = OpenRequest(model, sources, chat_template_file, not raw)
     request = RunRequest(opening, text, raw, ignore_eos, logprobs)
     stop = Stop()
-    with SigintStops(stop), closing(in_worker(run_request(request, clock, stop), stop)) as events:
+    with SigintStops(stop), closing(in_worker(run_request(request, clock, stop), stop, view.wants)) as events:
         try:
             for event in events:
                 view.take(event)

@@ -131,6 +131,8 @@ SETTINGS: tuple[Setting, ...] = (
             "most tokens an answer may have; unlimited (or -1): until the model ends or the window is full"),
     Setting("stop", "output", TextList(), (), "--stop", "texts that end the answer; they are not shown"),
     Setting("system", "output", Text(), None, "-sys", "system message"),
+    Setting("fold_system", "output", Switch(), True, "--fold-system",
+            "put the system message into the first user message where the template takes none"),
     Setting("think", "output", Choice(("show", "dim", "hide")), "hide", "--think",
             "the model's reasoning: show on stdout, dim on stderr, or hide"),
     Setting("panel", "output", Choice(("full", "line", "off")), "full", "--panel",

@@ -67,6 +67,7 @@ class OutputSettings:
     max_tokens: int | None
     stop: tuple[str, ...]
     system: str | None
+    fold_system: bool
     think: Think
     panel: Literal["full", "line", "off"]
     markdown: bool

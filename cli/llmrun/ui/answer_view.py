@@ -59,6 +59,10 @@ class AnswerView:
             self._console_made = self._streams.error_console()
         return self._console_made
 
+    def wants(self, event: Event) -> bool:
+        """Whether `take` would do anything with `event`."""
+        return not isinstance(event, Token) or bool(event.text)
+
     def take(self, event: Event) -> None:
         """Show one event.
 

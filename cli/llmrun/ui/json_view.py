@@ -17,6 +17,10 @@ class JsonView:
         self._verbose = verbose
         self.completion: Completion | None = None
 
+    def wants(self, event: Event) -> bool:
+        """Whether `take` would do anything with `event`."""
+        return self._lines or isinstance(event, Notice | Finished)
+
     def take(self, event: Event) -> None:
         """Write what this event stands for.
 

@@ -56,6 +56,10 @@ class LiveView:
         self._title, self._threads = "", 0
         self.completion: Completion | None = None
 
+    def wants(self, event: Event) -> bool:
+        """Whether `take` would do anything with `event`."""
+        return not isinstance(event, Token) or bool(event.text)
+
     def take(self, event: Event) -> None:
         """Show one event."""
         match event:

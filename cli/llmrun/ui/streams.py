@@ -66,7 +66,7 @@ class Streams:
             highlight=False,
             soft_wrap=False,
             no_color=self.plain,
-            force_terminal=self.err_is_terminal,
+            force_terminal=self.err_is_terminal or bool(self.env.get("FORCE_COLOR")),
             width=None if self.err_is_terminal else _FALLBACK_COLUMNS,
         )
 
