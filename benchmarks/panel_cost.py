@@ -31,7 +31,7 @@ TARGET = 0.98
 WITH, WITHOUT = "live panel", "no panel"
 FLAGS: Mapping[str, tuple[str, ...]] = {WITH: ("--panel", "full"), WITHOUT: ("--no-stats",)}
 MESSAGE = "Tell me a long story about a lighthouse."
-PROMPT = b">>> "
+PROMPT = b">>>"
 TIMEOUT_S = 120.0
 QUIET_S = 1.0
 
@@ -107,7 +107,10 @@ def main() -> int:
     machine.show_provenance(record)
     for name, found in rates.items():
         print(f"  {name:<12} {'  '.join(f'{rate:6.1f}' for rate in found)}")
-    print(f"  with / without: {compared}")
+    print(
+        f"with / without: {compared.of_medians:.3f} of medians; pairs {compared.paired_median:.3f} "
+        f"({compared.paired_min:.3f} to {compared.paired_max:.3f}); target {TARGET}"
+    )
     print(machine.busy_note(disturbance))
     document = {"benchmark": "panel_cost", "provenance": record, "tokens_per_second": rates, "target": TARGET}
     print(f"samples: {machine.write_result('panel_cost', document, arguments.output)}")
