@@ -19,7 +19,9 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(time_s: float) -> str:
-    """Duration: whole milliseconds below 10 s, then seconds, then minutes."""
+    """Duration: milliseconds below 10 s (one decimal below 10 ms), then seconds, then minutes."""
+    if 0 < time_s < 0.00995:
+        return f"{time_s * 1000:.1f} ms"
     if time_s < 10:
         return f"{time_s * 1000:.0f} ms"
     if time_s < 120:
@@ -34,6 +36,11 @@ def format_rate(tokens_per_s: float | None) -> str:
         return "– tok/s"
     digits = 0 if tokens_per_s >= 1000 else 1 if tokens_per_s >= 10 else 2
     return f"{tokens_per_s:,.{digits}f} tok/s"
+
+
+def format_tokens(count: int) -> str:
+    """A count of tokens, e.g. `1 token`, `8,192 tokens`."""
+    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
 def format_count(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
 from llmrun.errors import UsageError
 from llmrun.ui.notes import print_note, print_rows
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
 if TYPE_CHECKING:
     from llmrun.app.chat import Chat
@@ -135,9 +135,9 @@ class ChatCommands:
         prompt_tokens = t.cached_tokens + t.prefill_tokens
         rows = [
             ("answers", format_count(t.answers)),
-            ("prefill", f"{format_count(t.prefill_tokens)} tokens in {format_seconds(t.prefill_s)}"),
+            ("prefill", f"{format_tokens(t.prefill_tokens)} in {format_seconds(t.prefill_s)}"),
             ("", format_rate(prefill_rate)),
-            ("decode", f"{format_count(t.generated_tokens)} tokens in {format_seconds(t.generation_s)}"),
+            ("decode", f"{format_tokens(t.generated_tokens)} in {format_seconds(t.generation_s)}"),
             ("", format_rate(decode_rate)),
             ("reused", f"{format_count(t.cached_tokens)} of {format_count(prompt_tokens)} prompt tokens"),
         ]

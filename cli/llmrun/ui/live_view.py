@@ -24,18 +24,18 @@ from llmrun.events import (
     Token,
 )
 from llmrun.ui.answer_view import ViewOptions
+from llmrun.ui.bar import bar
 from llmrun.ui.live import LiveText
 from llmrun.ui.panel import Figures, one_line_figures, panel, print_panel, rendered_lines
+from llmrun.ui.progress import FELT_S, prefill_detail
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import VisibleStream, visible
-from llmrun.units import format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from llmrun.ui.markdown import MarkdownStyler
 
 TEXT_S = 0.03
 PANEL_S = 0.25
-FELT_S = 0.3
 _DIM = "2"
 _BAR_CELLS = 20
 
@@ -64,11 +64,13 @@ class LiveView:
         """Show one event."""
         match event:
             case LoadProgress():
-                self._phase(f"loading {_bar(event.fraction)} {event.fraction:4.0%}")
+                self._phase(f"loading {bar(event.fraction, _BAR_CELLS)} {event.fraction:4.0%}")
             case Loaded():
                 self._live.close()
             case PrefillProgress():
-                self._phase(_prefill_line(event))
+                share = event.done / event.total if event.total else 1.0
+                detail = prefill_detail(event.done, event.total, event.elapsed_s)
+                self._phase(f"reading {bar(share, _BAR_CELLS)} {detail}")
             case Token() if event.text:
                 self._text(event)
             case Measured():
@@ -173,17 +175,3 @@ def _styler(options: ViewOptions) -> MarkdownStyler | None:
     from llmrun.ui.markdown import MarkdownStyler
 
     return MarkdownStyler()
-
-
-def _prefill_line(event: PrefillProgress) -> str:
-    share = event.done / event.total if event.total else 1.0
-    line = f"reading {_bar(share)} {format_count(event.done)} of {format_count(event.total)} tokens"
-    if event.done and event.elapsed_s > 0:
-        rate = event.done / event.elapsed_s
-        line += f"  {format_rate(rate)}  {format_seconds((event.total - event.done) / rate)} left"
-    return line
-
-
-def _bar(share: float) -> str:
-    filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
-    return "▕" + "█" * filled + "░" * (_BAR_CELLS - filled) + "▏"

@@ -6,15 +6,15 @@ to begin. The same rows serve the live panel, the final one, one plain line, and
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Literal
 
 from llmrun.events import Completion, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
+from llmrun.ui.bar import bar
 from llmrun.ui.visible import one_line
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -87,7 +87,7 @@ def panel_rows(figures: Figures, *, name_devices: bool = False) -> list[tuple[st
 
 
 def _generation_detail(stats: GenerationStats) -> str:
-    tokens = f"{format_count(stats.generated_tokens)} tokens"
+    tokens = format_tokens(stats.generated_tokens)
     return f"{tokens}, {format_seconds(stats.itl.mean_s)} each" if stats.itl else tokens
 
 
@@ -95,11 +95,11 @@ def _thought(stats: GenerationStats) -> tuple[str, str]:
     """Time and tokens up to the answer proper, or so far."""
     begun_s = stats.ttft_s or 0.0
     ended_s = stats.total_s if stats.ttft_answer_s is None else stats.ttft_answer_s
-    return format_seconds(max(0.0, ended_s - begun_s)), f"{format_count(stats.reasoning_tokens)} tokens"
+    return format_seconds(max(0.0, ended_s - begun_s)), format_tokens(stats.reasoning_tokens)
 
 
 def _prefill_detail(stats: GenerationStats) -> str:
-    return f"{format_count(stats.prefill_tokens)} tokens in {format_seconds(stats.prefill_s)}"
+    return f"{format_tokens(stats.prefill_tokens)} in {format_seconds(stats.prefill_s)}"
 
 
 def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
@@ -108,13 +108,11 @@ def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
     where = f"on {one_line(device.device)}"
     if index:
         return used, where
-    return used, f"{where}  {_bar(kv)} {format_count(kv.tokens)}/{format_count(kv.capacity_tokens)} tokens"
+    return used, f"{where}  {_bar(kv)} {format_count(kv.tokens)}/{format_tokens(kv.capacity_tokens)}"
 
 
 def _bar(kv: KvUse) -> str:
-    share = kv.tokens / kv.capacity_tokens if kv.capacity_tokens else 0.0
-    filled = min(_BAR_CELLS, math.ceil(share * _BAR_CELLS))
-    return "▕" + "█" * filled + "░" * (_BAR_CELLS - filled) + "▏"
+    return bar(kv.tokens / kv.capacity_tokens if kv.capacity_tokens else 0.0, _BAR_CELLS)
 
 
 def _prefix_figure(stats: GenerationStats) -> str:

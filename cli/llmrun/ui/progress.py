@@ -10,13 +10,22 @@ import time
 from typing import TYPE_CHECKING
 
 from llmrun.ui.streams import Streams
-from llmrun.units import format_count, format_rate, format_seconds
+from llmrun.units import format_count, format_rate, format_seconds, format_tokens
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 FELT_S = 0.3
 _REDRAW_S = 0.1
+
+
+def prefill_detail(done: int, total: int, elapsed_s: float) -> str:
+    """Tokens evaluated, and once there are some, the rate and the time left."""
+    detail = f"{format_count(done)} of {format_tokens(total)}"
+    if not done or elapsed_s <= 0:
+        return detail
+    rate = done / elapsed_s
+    return f"{detail}  {format_rate(rate)}  {format_seconds((total - done) / rate)} left"
 
 
 class PhaseProgress:
@@ -37,11 +46,8 @@ class PhaseProgress:
         """`done` of `total` prompt tokens are evaluated after `elapsed_s`."""
         if done == 0:
             self._phase_began_s = time.monotonic()
-        detail = f"{format_count(done)} of {format_count(total)} tokens"
-        if done and elapsed_s > 0:
-            rate = done / elapsed_s
-            detail += f"  {format_rate(rate)}  {format_seconds((total - done) / rate)} left"
-        self._update("prefill", done / total if total else 1.0, detail)
+        detail = prefill_detail(done, total, elapsed_s)
+        self._update("reading", done / total if total else 1.0, detail)
 
     def _update(self, phase: str, share: float, detail: str) -> None:
         now_s = time.monotonic()
