@@ -20,7 +20,8 @@ DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
 from llmrun.ui.completion import CompletionFacts, SettingFacts
-from llmrun.ui.line_editor import LineDiscarded, LineEditor
+from llmrun.ui.line_editor import LineEditor
+from llmrun.ui.prompt import LineDiscarded
 
 def leave(*_):
     raise SystemExit(15)

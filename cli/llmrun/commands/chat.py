@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -17,18 +17,10 @@ from llmrun.errors import Interrupted
 
 if TYPE_CHECKING:
     from llmrun.app.loading import OpenRequest
+    from llmrun.commands.sessions import SessionChoice
     from llmrun.journal.sessions import SessionStore
     from llmrun.ui.answer_view import ViewOptions
     from llmrun.ui.streams import Streams
-
-
-@dataclass(frozen=True, slots=True)
-class SessionChoice:
-    """Which session to talk in: the last one, a named one, or (neither) a new one."""
-
-    last: bool
-    name: str | None
-    save: bool
 
 
 @takes_settings()
@@ -64,7 +56,7 @@ def chat(
     from llmrun.app.settings import SettingSources
     from llmrun.commands.process import log_to_stderr
     from llmrun.commands.prompt import read_stdin, system_text
-    from llmrun.commands.sessions import export_session, print_sessions, session_store
+    from llmrun.commands.sessions import SessionChoice, export_session, print_sessions, session_store
     from llmrun.ui.streams import Streams
 
     if verbose:

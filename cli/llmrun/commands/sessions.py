@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -22,11 +22,19 @@ from llmrun.ui.visible import one_line
 if TYPE_CHECKING:
     from llmrun.app.loading import OpenRequest
     from llmrun.app.worker import Stop
-    from llmrun.commands.chat import SessionChoice
     from llmrun.journal.session import Session
     from llmrun.ui.streams import Streams
 
 _FIRST_WORDS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChoice:
+    """Which session to talk in: the last one, a named one, or (neither) a new one."""
+
+    last: bool
+    name: str | None
+    save: bool
 
 
 class Terminated(LlmrunError):

@@ -14,9 +14,9 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from llmrun.engine.probe.client import ProbeOutcome, run_compute_probe
 from llmrun.engine.threads import read_text
 from llmrun.errors import EngineFailure
 
@@ -24,15 +24,6 @@ log = logging.getLogger("llmrun.engine")
 
 _AMX_FLAGS = {"amx_tile", "amx_int8", "amx_bf16"}
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGILL, signal.SIGBUS}
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeOutcome:
-    """What a probe child did: the stages it finished ("plain", "extra") and its exit status."""
-
-    stages: tuple[str, ...]
-    returncode: int
-    detail: str = ""
 
 
 RunProbe = Callable[[], ProbeOutcome]
@@ -48,7 +39,6 @@ def extra_bufts_are_safe(library_path: str) -> bool:
     if not cpu & _AMX_FLAGS:
         return True
     from llmrun.config.dirs import user_cache_dir
-    from llmrun.engine.probe.client import run_compute_probe
 
     return decide(library_path, cpu, user_cache_dir(os.environ) / "probe", run_compute_probe)
 

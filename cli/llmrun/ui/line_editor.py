@@ -18,6 +18,7 @@ from llmrun.ui.multiline import (
     opens_block,
     without_backslash,
 )
+from llmrun.ui.prompt import CONTINUATION, PROMPT
 from llmrun.ui.visible import visible
 
 if TYPE_CHECKING:
@@ -25,13 +26,7 @@ if TYPE_CHECKING:
     from llmrun.ui.history_file import HistoryFile
     from llmrun.ui.prompt_session import EditedPrompt
 
-PROMPT = ">>> "
-CONTINUATION = "... "
 _DUMB_TERMINALS = ("dumb", "unknown")
-
-
-class LineDiscarded(KeyboardInterrupt):
-    """Ctrl-C threw a typed line away; it was no wish to leave."""
 
 
 class LineEditor:

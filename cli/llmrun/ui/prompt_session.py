@@ -24,7 +24,6 @@ from prompt_toolkit.output import Output, create_output
 
 from llmrun.ui.completion import CompletionFacts, suggestions
 from llmrun.ui.history_file import HistoryFile
-from llmrun.ui.line_editor import CONTINUATION, PROMPT, LineDiscarded
 from llmrun.ui.multiline import (
     block_is_open,
     block_message,
@@ -32,6 +31,7 @@ from llmrun.ui.multiline import (
     opens_block,
     without_backslash,
 )
+from llmrun.ui.prompt import CONTINUATION, PROMPT, LineDiscarded
 
 
 class EditedPrompt:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-
-from llmrun.engine.amx import ProbeOutcome
+from dataclasses import dataclass
 
 _TIMEOUT_S = 60
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome:
+    """What a probe child did: the stages it finished ("plain", "extra") and its exit status."""
+
+    stages: tuple[str, ...]
+    returncode: int
+    detail: str = ""
+
+
 def run_compute_probe() -> ProbeOutcome:
     """Let a child decode a batch with plain, then with repacked weights; see `probe/__main__.py`."""
+    import subprocess
+
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
     # -P: files in the working folder must not stand in for the program's modules
     command = [sys.executable, "-P", "-m", "llmrun.engine.probe", "compute"]
