@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from llmrun.engine import amx
-from llmrun.engine.amx import ProbeOutcome, cpu_flags, decide, extra_bufts_are_safe, judge
+from llmrun.engine.amx import cpu_flags, decide, extra_bufts_are_safe, judge
 from llmrun.engine.bindings import library_path
-from llmrun.engine.probe.client import run_compute_probe
+from llmrun.engine.probe.client import ProbeOutcome, run_compute_probe
 from llmrun.engine.probe.tiny_model import write_q4_0_model
 from llmrun.errors import EngineFailure
 from llmrun.gguf.reader import read_header
@@ -118,7 +118,7 @@ class TestMemory:
 
 def test_only_a_cpu_with_amx_is_probed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LLMRUN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("llmrun.engine.probe.client.run_compute_probe", lambda: CRASH)
+    monkeypatch.setattr(amx, "run_compute_probe", lambda: CRASH)
     cpuinfo = "processor\t: 0\nflags\t\t: fpu avx2 {}\nbugs\t\t: none\n"
     for flag, safe in (("sse2", True), ("amx_tile", False), ("amx_int8", False)):
         text = cpuinfo.format(flag)
