@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 from llmrun.errors import Interrupted
@@ -21,11 +22,10 @@ def main() -> None:
         status = run_cli(sys.argv[1:])
     except Interrupted:  # while the program itself was being loaded
         status = Interrupted.exit_code
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: the status is what it is
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError):  # its reader has gone; there is nobody to tell
             stream.flush()
-        except OSError:
-            status = status or 0  # its reader has gone; there is nobody to tell
     if threading.active_count() > 1:  # a thread is still inside native code: do not tear it down
         os._exit(status)
     sys.exit(status)

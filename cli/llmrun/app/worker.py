@@ -91,7 +91,8 @@ def in_worker(
     Only events that `wants` accepts are handed over: each one wakes the main thread, which takes a core from
     the compute threads in the middle of a token.
 
-    Leaving early presses `stop` and waits for the thread, but no longer than `PATIENCE_S`.
+    Leaving early presses `stop` and waits for the thread, but no longer than `PATIENCE_S`; after an
+    impatient Ctrl-C it does not wait at all.
     """
     mailbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 
@@ -111,8 +112,11 @@ def in_worker(
             if isinstance(item, BaseException):
                 raise item
             yield item
-    finally:
-        if thread.is_alive():
-            stop.press()
-            thread.join(PATIENCE_S)
-            stop.stuck = thread.is_alive()
+    except Interrupted:  # the user has waited long enough, or the library does not listen while it loads
+        stop.stuck = thread.is_alive()
+        raise
+    except GeneratorExit:
+        stop.press()
+        thread.join(PATIENCE_S)
+        stop.stuck = thread.is_alive()
+        raise
