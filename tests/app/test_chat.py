@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmrun.app.chat import Chat
-from llmrun.errors import ModelNotFound, UsageError
+from llmrun.engine.api import ContextParams, Engine, ModelParams
+from llmrun.errors import DoesNotFit, ModelNotFound, UsageError
 from llmrun.events import Event, Finished, Loaded, Measured, Notice
 from llmrun.journal.sessions import SessionStore
 
@@ -103,6 +105,36 @@ def test_a_model_that_is_not_there_leaves_the_old_one_open(desk: Desk, tmp_path:
         list(chat.switch(str(tmp_path / "none.gguf")))
     assert chat.model.path == str(desk.chat_model)
     assert say(chat, "b").completion.text == "one"
+
+
+def test_settings_that_do_not_load_give_way_to_those_that_did(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = desk.chat([["one"]], n_ctx=1024)
+    engine = chat._factory
+    assert engine is not None
+
+    def small_machine(model: ModelParams, context: ContextParams, *rest: Any) -> Engine:
+        if context.n_ctx > 2048:
+            raise DoesNotFit("too large")
+        return engine(model, context, *rest)
+
+    monkeypatch.setattr(chat, "_factory", small_machine)
+    chat.change("n_ctx", "4096")
+    with pytest.raises(DoesNotFit):
+        list(chat.switch(None))
+    assert chat.kv.capacity_tokens == 1024
+    assert say(chat, "a").completion.text == "one"
+    assert chat.settings.source("n_ctx") != "/set"
+
+
+def test_a_turn_names_the_model_that_answered(desk: Desk, tmp_path: Path) -> None:
+    chat = desk.chat([["one"]])
+    store = SessionStore(tmp_path / "d", lambda: datetime.now(UTC))
+    chat.session = store.create("s", model="another", system="")
+    say(chat, "a")
+    assert store.read("s").turns[0].model == store.read("s").model == str(desk.chat_model)
+    chat.session.close()
 
 
 def test_a_failed_message_is_not_part_of_the_conversation(desk: Desk) -> None:

@@ -28,10 +28,12 @@ from typing import IO, Any, Literal
 import pyte
 import pytest
 
+from tests.support.screen import resize, shown_lines
+
 TIMEOUT_S = 60.0
 PROMPT = ">>> "
 _KEPT_VARIABLES = ("PATH", "HOME", "SYSTEMROOT", "TMPDIR", "LD_LIBRARY_PATH")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>]")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>78DM]")
 # a child without a controlling terminal takes its stdin as one, so that ^C becomes a signal
 _ON_TERMINAL = """
 import fcntl, os, sys, termios
@@ -311,9 +313,8 @@ class Terminal:
     @property
     def display(self) -> list[str]:
         """Lines of scrollback and screen, blanks at the end stripped."""
-        columns = range(self._screen.columns)
-        history = ["".join(line[x].data for x in columns) for line in self._screen.history.top]
-        return [line.rstrip() for line in [*history, *self._screen.display]]
+        with self._changed:
+            return shown_lines(self._screen)
 
     @property
     def modes(self) -> list[Any]:
@@ -324,6 +325,20 @@ class Terminal:
         """Press keys."""
         os.write(self._master, keys.encode() if isinstance(keys, str) else keys)
 
+    def resize(self, columns: int, lines: int) -> None:
+        """Another size; the kernel tells the child."""
+        with self._changed:
+            resize(self._screen, columns, lines)
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def signal(self, number: int) -> None:
+        """Send the child a signal."""
+        self._process.send_signal(number)
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something the child does."""
+        self._wait(condition, what)
+
     def wait_for(self, mark: str, *, after: int = 0) -> int:
         """Wait until the text holds `mark` at or after place `after`; the place behind it."""
         self._wait(lambda: self.text.find(mark, after) >= 0, mark)
@@ -331,10 +346,12 @@ class Terminal:
 
     def wait_for_prompt(self) -> int:
         """Wait until an empty prompt stands at the cursor; the length of the text so far."""
-        self._wait(lambda: self._line_at_cursor() == PROMPT.strip(), PROMPT)
+        self._wait(lambda: self.line_at_cursor == PROMPT.strip(), PROMPT)
         return len(self.text)
 
-    def _line_at_cursor(self) -> str:
+    @property
+    def line_at_cursor(self) -> str:
+        """The screen line with the cursor, blanks at the end stripped."""
         return self._screen.display[self._screen.cursor.y].rstrip()
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:

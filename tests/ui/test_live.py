@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from copy import copy
-
 import pyte
 import pytest
 from hypothesis import given, settings
@@ -9,6 +7,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from llmrun.ui.live import LiveText
+
+from tests.support.screen import resize, shown_lines
 
 
 class Terminal:
@@ -29,28 +29,11 @@ class Terminal:
         return self.columns, self.rows
 
     def resize(self, columns: int, rows: int) -> None:
-        """As tmux does it: rows under the cursor go first, then the top ones move into the history.
-
-        (pyte's own resize drops the top rows and leaves the cursor where it was.)
-        """
-        screen = self.screen
-        below = self.rows - 1 - screen.cursor.y
-        scroll = max(0, self.rows - rows - below)
-        screen.history.top.extend(copy(screen.buffer[y]) for y in range(scroll))
-        kept = {y - scroll: line for y, line in screen.buffer.items() if scroll <= y < scroll + rows}
-        screen.buffer.clear()
-        screen.buffer.update(kept)
-        screen.lines, screen.columns = rows, columns
-        screen.cursor.y -= scroll
-        screen.cursor.x = min(screen.cursor.x, columns - 1)
-        screen.dirty.update(range(rows))
+        resize(self.screen, columns, rows)
         self.columns, self.rows = columns, rows
 
     def lines(self) -> list[str]:
-        history = [
-            "".join(line[x].data for x in range(self.columns)).rstrip() for line in self.screen.history.top
-        ]
-        return [*history, *(line.rstrip() for line in self.screen.display)]
+        return shown_lines(self.screen)
 
 
 def wrapped(text: str, columns: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from llmrun.app.kv_use import kv_use
@@ -14,11 +15,12 @@ from llmrun.chat.messages import Message
 from llmrun.config.layers import Effective
 from llmrun.config.schema import BY_NAME
 from llmrun.engine.api import EngineFactory
-from llmrun.errors import LlmrunError, UsageError, WriteFailure
+from llmrun.errors import EngineFailure, LlmrunError, UsageError, WriteFailure
 from llmrun.events import Completion, Event, KvUse, ModelInfo, Notice
 from llmrun.journal.session import Session
 from llmrun.journal.session_records import Turn
 from llmrun.metrics.clock import Clock
+from llmrun.store.resolve import lasting_ref
 
 LOADING_GROUPS = ("hardware", "context")
 """Settings that a model is loaded with; the others hold from the next answer on."""
@@ -69,7 +71,7 @@ class Chat:
         self.session = session
         self.totals = Totals()
         self.last: Completion | None = None
-        self._request = request
+        self._request = self._loaded = request
         self._clock = clock
         self._stop = stop
         self._factory = factory
@@ -109,8 +111,9 @@ class Chat:
 
     def open(self, since_s: float = 0.0) -> Iterator[Event]:
         """Load the model, timed from `since_s` on the clock; errors are those of `open_model`."""
-        opened = yield from open_model(self._request, self._clock, self._stop, self._factory, since_s=since_s)
-        self._opened = opened
+        request = self._request
+        opened = yield from open_model(request, self._clock, self._stop, self._factory, since_s=since_s)
+        self._opened, self._loaded = opened, request
         self._turns = Turns(opened, self._clock, watched=self._watched)
 
     def say(self, text: str) -> Iterator[Event]:
@@ -139,6 +142,8 @@ class Chat:
             yield Notice("info", "stopped before the answer began; the message was taken back")
             return completion
         try:
+            with suppress(WriteFailure):  # it stays due, and the turn that follows tells
+                self.session.set_model(lasting_ref(completion.model.ref))
             self.session.add_completion(text, completion, regen=regen)
         except WriteFailure as error:
             yield Notice("warning", f"this turn is not saved: {error.message}")
@@ -165,11 +170,14 @@ class Chat:
     def switch(self, ref: str | None) -> Iterator[Event]:
         """Load another model (None: the same again) and keep the conversation.
 
-        If it cannot be opened the old one is loaded again, then the error is raised.
+        If it cannot be opened the old one is loaded again as it was last, then the error is raised.
+
+        Raises:
+            EngineFailure: the old one cannot be loaded either; no model is open.
         """
         self._stop.release()
-        before, began_s = self._request, self._clock()
-        wanted = replace(before, model=ref, template_file=None) if ref else before
+        before, began_s = self._loaded, self._clock()
+        wanted = replace(self._request, model=ref, template_file=None) if ref else self._request
         self._open.close()
         self._stop.detach()
         self._request = wanted
@@ -178,10 +186,13 @@ class Chat:
         except LlmrunError:
             self._request = before
             self._stop.release()
-            yield from self.open(began_s)
+            try:
+                yield from self.open(began_s)
+            except LlmrunError as error:
+                raise EngineFailure(f"the model before cannot be loaded again: {error.message}") from error
             raise
         try:
-            self.session.set_model(self.model.ref)
+            self.session.set_model(lasting_ref(self.model.ref))
         except WriteFailure as error:
             yield Notice("warning", error.message)
 

@@ -50,7 +50,8 @@ def chat(
     """Talk to a model; figures follow each answer. /help lists commands, Ctrl-C stops, Ctrl-D leaves.
 
     Without MODEL the configured one answers, else the small one that comes with llmrun. Text piped in is
-    one message: its answer goes to stdout and the chat ends. Every turn is kept as it ends.
+    one message: its answer goes to stdout and the chat ends. Every turn is kept as it ends, that of a piped
+    message only with --continue or --session.
     """
     from llmrun.app.loading import OpenRequest
     from llmrun.app.settings import SettingSources
@@ -71,20 +72,28 @@ def chat(
     sources = SettingSources(system_text(flags), profile, os.environ)
     request = OpenRequest(model, sources, chat_template_file)
     piped = read_stdin(sys.stdin)
-    if piped is not None:
-        _answer_once(request, store, streams, piped, quiet=quiet, verbose=verbose)
-        return
     choice = SessionChoice(continue_, session, not no_save)
+    if piped is not None:
+        _answer_once(request, store, streams, choice, piped, quiet=quiet, verbose=verbose)
+        return
     _converse(request, store, streams, choice, quiet=quiet, verbose=verbose)
 
 
 def _answer_once(
-    request: OpenRequest, store: SessionStore, streams: Streams, text: str, *, quiet: bool, verbose: bool
+    request: OpenRequest,
+    store: SessionStore,
+    streams: Streams,
+    choice: SessionChoice,
+    text: str,
+    *,
+    quiet: bool,
+    verbose: bool,
 ) -> None:
-    """All of standard input is one message; nothing is kept."""
+    """All of standard input is one message; nothing is kept unless a session was named."""
     from llmrun.app.chat import Chat
     from llmrun.app.prompt_input import join_prompt
     from llmrun.app.worker import SigintStops, Stop, in_worker
+    from llmrun.commands.sessions import begin_session, ends_by_signal
     from llmrun.commands.views import view_options
     from llmrun.metrics.clock import process_clock
     from llmrun.ui.answer_view import AnswerView
@@ -93,8 +102,11 @@ def _answer_once(
     output = request.sources.resolve().output
     view = AnswerView(streams, view_options(streams, output, quiet=quiet, verbose=verbose))
     stop = Stop()
-    talk = Chat(request, store.unsaved(model="", system=output.system or ""), process_clock(), stop)
-    with closing(talk), SigintStops(stop):
+    if not (choice.last or choice.name):
+        choice = replace(choice, save=False)
+    session, request = begin_session(store, request, choice, streams)
+    talk = Chat(request, session, process_clock(), stop)
+    with closing(talk), SigintStops(stop), ends_by_signal(stop):
         for events in (talk.open(), talk.say(message)):
             with closing(in_worker(events, stop, view.wants)) as shown:
                 try:

@@ -124,7 +124,8 @@ class ChatCommands:
 
     def _show_settings(self, _: str) -> None:
         model = self._chat.model
-        rows = [(row.name, f"{row.value}  ({row.source})") for row in self._chat.settings.rows()]
+        settings = (row for row in self._chat.settings.rows() if row.name != "model")
+        rows = [(row.name, f"{row.value}  ({row.source})") for row in settings]
         size = format_bytes(model.size_bytes)
         print_rows(self._streams, [("model", f"{model.ref}  {model.quant}  {size}  {model.path}"), *rows])
 
@@ -187,8 +188,10 @@ class ChatCommands:
         turns = self._chat.session.turns
         if not turns:
             raise UsageError("there is no answer yet")
-        if self._streams.err_can_redraw:  # OSC 52, which most terminals know
-            self._streams.err.write(f"\x1b]52;c;{b64encode(turns[-1].answer.encode()).decode()}\x07")
+        if not self._streams.err_can_redraw:
+            raise UsageError("there is no clipboard without a terminal that knows control sequences")
+        # OSC 52, which most terminals know
+        self._streams.err.write(f"\x1b]52;c;{b64encode(turns[-1].answer.encode()).decode()}\x07")
         self._note(f"{format_count(len(turns[-1].answer))} characters sent to the terminal's clipboard")
 
     def _save(self, argument: str) -> None:
@@ -202,9 +205,14 @@ class ChatCommands:
             raise UsageError("/load takes a name", "`llmrun chat --list-sessions` lists them")
         if not self._store.exists(argument):
             raise UsageError(f"there is no session {argument}", "`llmrun chat --list-sessions` lists them")
-        self._chat.session.close()  # first: the session asked for may be this one
-        session = self._chat.session = self._store.open(argument)
+        before = self._chat.session
+        if self._store.is_open_in(before, argument):
+            self._note(opened_note(before))
+            return
+        session = self._store.open(argument)
+        self._chat.session = session
         self._note(opened_note(session))
+        before.close()
 
     def _exit(self, _: str) -> None:
         raise Leave
@@ -212,7 +220,9 @@ class ChatCommands:
 
 def opened_note(session: Session) -> str:
     """What to tell of a session that was opened."""
-    note = f"session {session.name}: {format_count(len(session.turns))} turns"
+    count = len(session.turns)
+    turns = "1 turn" if count == 1 else f"{format_count(count)} turns"
+    note = f"session {session.name or '(not saved)'}: {turns}"
     if session.copied_from:
         note += f"; {session.copied_from} is open in another chat, this is a copy of it"
     if session.damaged_lines:

@@ -38,10 +38,16 @@ class SessionChoice:
 
 
 class Terminated(LlmrunError):
-    """The process was asked to end; 128 + the signal's number, as shells have it."""
+    """The process was asked to end; the status is 128 + the signal's number, as shells have it."""
 
     code = "terminated"
-    exit_code = 128 + signal.SIGTERM
+    exit_code = 128 + 15
+
+
+class HungUp(Terminated):
+    """The terminal was closed."""
+
+    exit_code = 128 + 1
 
 
 def session_store(env: Mapping[str, str]) -> SessionStore:
@@ -57,6 +63,9 @@ def begin_session(
     Raises:
         UsageError: there is no such session, or it cannot be read.
     """
+    from llmrun.app.loading import DEFAULT_MODEL
+    from llmrun.store.resolve import lasting_ref
+
     name = choice.name
     if choice.last and name is None:
         name = store.last()
@@ -65,11 +74,16 @@ def begin_session(
     settings = request.sources.resolve()
     system = settings.output.system or ""
     if name is None or not store.exists(name):
-        model = request.model or settings.context.model or ""
+        model = lasting_ref(request.model or settings.context.model or DEFAULT_MODEL)
         made = store.create(name, model=model, system=system) if choice.save else None
         return made or store.unsaved(model=model, system=system), request
-    session = store.open(name)
-    print_note(streams, opened_note(session))
+    if choice.save:
+        session = store.open(name)
+    else:
+        kept = store.read(name)
+        session = store.unsaved(model=kept.model, system=kept.system, turns=kept.turns)
+    if streams.err_is_terminal or session.copied_from or session.damaged_lines:
+        print_note(streams, opened_note(session))
     if system:
         session.set_system(system)
     return session, replace(request, model=request.model or session.model or None)
@@ -105,10 +119,12 @@ def ends_by_signal(stop: Stop) -> Iterator[None]:
 
     def leave(number: int, _frame: FrameType | None) -> None:
         stop.press()
-        raise Terminated(f"ended by {signal.Signals(number).name}")
+        raise kinds[number](f"ended by {signal.Signals(number).name}")
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, leave) for number in numbers}
+    kinds: dict[int, type[Terminated]] = {signal.SIGTERM: Terminated}
+    if hasattr(signal, "SIGHUP"):
+        kinds[signal.SIGHUP] = HungUp
+    before = {number: signal.signal(number, leave) for number in kinds}
     try:
         yield
     finally:

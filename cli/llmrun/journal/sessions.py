@@ -59,10 +59,11 @@ class SessionStore:
             return self._begin(generated_names(self._now()), model, system, ())
         return self._begin(self._free(name), model, system, ())
 
-    def unsaved(self, *, model: str, system: str) -> Session:
+    def unsaved(self, *, model: str, system: str, turns: tuple[Turn, ...] = ()) -> Session:
         """A session in memory alone, with no name: nothing of it is written unless it is saved as another."""
         header = header_record(self._now(), name="", model=model, system=system)
-        return Session("", History(header), self._now, None)
+        records = [header, *(turn_record(at, turn, None) for at, turn in enumerate(turns, 1))]
+        return Session("", replay("", records)[0], self._now, None)
 
     def open(self, name: str) -> Session:
         """Go on with a session, or with a copy under a new name where another chat has it open.
@@ -98,6 +99,10 @@ class SessionStore:
     def exists(self, name: str) -> bool:
         """Whether there is one of this name, in any letter case. Raises UsageError for an unsafe name."""
         return self._find(checked_name(name)) is not None
+
+    def is_open_in(self, session: Session, name: str) -> bool:
+        """Whether `name`, in any letter case, is this very session. Raises UsageError for an unsafe name."""
+        return session.path is not None and self._find(checked_name(name)) == session.path
 
     def save_as(self, session: Session, new_name: str) -> Path:
         """Write the conversation as it is now to a session of its own; the file it made.

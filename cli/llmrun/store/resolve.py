@@ -52,6 +52,11 @@ def is_path(ref: str) -> bool:
     )
 
 
+def lasting_ref(ref: str) -> str:
+    """`ref` as it names the same model from any folder."""
+    return os.path.abspath(os.path.expanduser(ref)) if is_path(ref) else ref
+
+
 def _expand(ref: str) -> Path:
     try:
         return Path(ref).expanduser()
