@@ -38,6 +38,10 @@ class TemplateRaised(TemplateUnusable):
         self.reason = reason
 
 
+class TemplateUnsafe(TemplateUnusable):
+    """The template reached for something that the sandbox forbids."""
+
+
 class TemplateRenderer:
     """Renders one template in a child process that lives until `close`; one thread at a time."""
 
@@ -181,7 +185,9 @@ class TemplateRenderer:
             case "syntax":
                 text = f"the chat template is invalid{at_line}: {message}"
             case "unsafe":
-                text = f"the chat template is unsafe and was stopped{at_line}: {message}"
+                return TemplateUnsafe(
+                    f"the chat template is unsafe and was stopped{at_line}: {message}", WAY_OUT
+                )
             case "memory":
                 limit = format_bytes(self._limits.memory_bytes)
                 text = f"the chat template wants more than {limit} of memory"
