@@ -1,8 +1,10 @@
-"""The JSON contracts as pure functions: `llmrun.completion/1`, `llmrun.error/1`, and stream lines."""
+"""The JSON contracts as pure functions: `llmrun.completion/1`, `llmrun.show/1`, `llmrun.error/1`, and stream
+lines."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,11 +22,13 @@ from llmrun.events import (
     Token,
     TokenChoice,
 )
+from llmrun.model_report import ArraySummary, ModelReport
 
 COMPLETION_SCHEMA = "llmrun.completion/1"
 IMPOSSIBLE = -9999.0
 """Stands for the logarithm of 0, which JSON cannot hold."""
 
+SHOW_SCHEMA = "llmrun.show/1"
 ERROR_SCHEMA = "llmrun.error/1"
 
 
@@ -155,3 +159,65 @@ def error_document(error: LlmrunError) -> dict[str, object]:
 def error_record(error: LlmrunError, now_s: float) -> dict[str, object]:
     """The last line of a `--stream json` that failed."""
     return {"event": "error", "t_ms": _ms(now_s), **error_document(error)}
+
+
+def show_document(
+    report: ModelReport, *, metadata: bool = False, tensors: bool = False, template: bool = False
+) -> dict[str, object]:
+    """The `llmrun.show/1` document; the flags add what is long."""
+    attention, experts, chat = report.attention, report.experts, report.template
+    document: dict[str, object] = {
+        "schema": SHOW_SCHEMA,
+        "model": asdict(report.model),
+        "kind": report.kind,
+        "problem": report.problem or None,
+        "warnings": list(report.warnings),
+        "file": {
+            "version": report.version,
+            "complete": all(part.complete for part in report.parts),
+            "parts": [asdict(part) for part in report.parts],
+            "part": None if report.part is None else {"no": report.part[0], "count": report.part[1]},
+        },
+        "n_params": report.n_params,
+        "n_layer": report.n_layer,
+        "n_embd": report.n_embd,
+        "n_head": list(attention.n_head),
+        "n_head_kv": list(attention.n_head_kv),
+        "head_size_k": attention.head_size_k,
+        "head_size_v": attention.head_size_v,
+        "n_ctx_train": report.n_ctx_train,
+        "sliding_window": None if attention.window is None else asdict(attention.window),
+        "experts": None if experts is None else asdict(experts),
+        "kv_bytes_per_token": attention.kv_bytes_per_token,
+        "vocabulary": asdict(report.vocabulary),
+        "quantization": {
+            "label": report.model.quant,
+            "declared": report.declared_quant or None,
+            "agrees": report.quant_agrees,
+            "bits_per_weight": report.bits_per_weight,
+        },
+        "tensor_bytes": report.tensor_bytes,
+        "tensor_types": [asdict(use) for use in report.tensor_types],
+        "chat_template": {"status": chat.status, "reason": chat.reason or None, "named": list(chat.named)},
+        "licence": {"name": report.licence or None, "link": report.licence_link or None},
+        "sampling": {
+            "file": {name: _json_value(value) for name, value in report.sampling.items()},
+            "catalogue": dict(report.catalogue_sampling),
+        },
+        "languages": _json_value(report.languages),
+        "tags": _json_value(report.tags),
+    }
+    if metadata:
+        document["metadata"] = {key: _json_value(value) for key, value in report.metadata.items()}
+    if tensors:
+        document["tensors"] = [asdict(tensor) for tensor in report.tensors]
+    if template:
+        document["template"] = chat.text
+    return document
+
+
+def _json_value(value: object) -> object:
+    """A value from a file; numbers that JSON cannot hold become null."""
+    if isinstance(value, ArraySummary):
+        return {"type": value.type, "length": value.length, "first": [_json_value(v) for v in value.first]}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

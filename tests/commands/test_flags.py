@@ -13,7 +13,7 @@ from llmrun.config.schema import KV_TYPE, SETTINGS, Setting
 from tests.support.cli import Cli
 
 FLAGGED = [setting for setting in SETTINGS if setting.flag]
-COMMANDS = ((), ("run",), ("chat",), ("config",), ("config", "show"), ("config", "path"))
+COMMANDS = ((), ("run",), ("chat",), ("show",), ("config",), ("config", "show"), ("config", "path"))
 
 
 def another_value(setting: Setting) -> tuple[list[str], object]:

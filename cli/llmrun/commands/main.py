@@ -10,6 +10,7 @@ from llmrun import __version__
 from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.run import run
+from llmrun.commands.show import show
 
 app = typer.Typer(
     name="llmrun",
@@ -39,4 +40,5 @@ def root(
 
 app.command()(run)
 app.command()(chat)
+app.command()(show)
 app.add_typer(config_app, name="config")
