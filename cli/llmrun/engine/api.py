@@ -31,12 +31,25 @@ class RopeParams:
 
 @dataclass(frozen=True, slots=True)
 class ModelParams:
-    """How weights are loaded. `gpu_layers` counts back from the output; auto = all if there is a GPU."""
+    """How weights are loaded and where they go, with llama.cpp's meanings.
+
+    `gpu_layers` counts back from the output; auto = all if there is a GPU. `tensor_split` weighs the GPUs
+    that share the layers, in the engine's order; empty = by free memory. `main_gpu` puts all on that one.
+    `cpu_moe` keeps the experts of every layer on the CPU, `n_cpu_moe` those of the first layers.
+    `override_tensor` pairs a regular expression for tensor names with a buffer type; the first match counts.
+    `rpc` lists the servers ("host:port") whose devices are added first.
+    """
 
     path: str
     gpu_layers: GpuLayers = "auto"
     use_mmap: bool = True
     use_mlock: bool = False
+    tensor_split: tuple[float, ...] = ()
+    main_gpu: int | None = None
+    cpu_moe: bool = False
+    n_cpu_moe: int = 0
+    override_tensor: tuple[tuple[str, str], ...] = ()
+    rpc: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

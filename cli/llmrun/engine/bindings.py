@@ -66,6 +66,10 @@ class NativeLog:
             self.last_error = line.strip()
         log.log(self._level, "%s", line)
 
+    def keep(self, n_lines: int) -> None:
+        """Keep that many of the last lines from now on; loading a large model writes thousands."""
+        self.lines = deque(self.lines, maxlen=n_lines)
+
     def clear(self) -> None:
         """Forget what was written so far."""
         self.lines.clear()
@@ -130,16 +134,13 @@ def library_path() -> str:
 
 def devices() -> tuple[Device, ...]:
     """Every device the library's backends found, in ggml's order."""
-    count = native_function("ggml_backend_dev_count", ctypes.c_size_t)
-    get = native_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     name = native_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
     description = native_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
     kind = native_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
     size_p = ctypes.POINTER(ctypes.c_size_t)
     memory = native_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
     found = []
-    for index in range(count()):
-        device = get(index)
+    for device in device_handles():
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         memory(device, ctypes.byref(free), ctypes.byref(total))
         found.append(
@@ -152,6 +153,13 @@ def devices() -> tuple[Device, ...]:
             )
         )
     return tuple(found)
+
+
+def device_handles() -> tuple[int, ...]:
+    """Addresses of the registered devices, in ggml's order."""
+    count = native_function("ggml_backend_dev_count", ctypes.c_size_t)
+    get = native_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return tuple(get(index) for index in range(count()))
 
 
 def library_version() -> str:

@@ -16,6 +16,7 @@ from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
 from llmrun.engine.model import Model, engine_error, out_of_memory
+from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.threadpool import ThreadPools
 from llmrun.errors import DoesNotFit, EngineFailure
 from llmrun.prefix.reuse import MemoryKind, usable_prefix
@@ -74,7 +75,7 @@ class Context:
                     "use a smaller -c, or a smaller --kv-type with -fa on",
                 )
             raise engine_error("the engine cannot create the context", _refusal())
-        self.cache_blocks = read_cache_blocks(native_log.lines)
+        self.cache_blocks = read_cache_blocks(native_log.lines, devices_of_buffers())
         self.flash_attn = read_flash_attention(native_log.lines, params.flash_attn)
         self.n_ctx: int = lib.llama_n_ctx(self.handle)
         self.n_ctx_seq: int = lib.llama_n_ctx_seq(self.handle)

@@ -10,6 +10,8 @@ from typing import Any
 
 from llmrun.engine.api import GpuLayers, ModelParams
 from llmrun.engine.bindings import devices, library, native_log
+from llmrun.engine.offload import Placement
+from llmrun.engine.rpc import add_rpc_servers
 from llmrun.engine.vocab import Vocab
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel
 
@@ -27,6 +29,7 @@ class Model:
         extra_bufts: bool,
         progress: Callable[[float], None],
         cancelled: threading.Event,
+        dry: bool = False,
     ) -> None:
         """Load the weights.
 
@@ -34,18 +37,22 @@ class Model:
             extra_bufts: let the library repack weights for faster kernels (see `engine/amx.py`).
             progress: told the share of weights read, 0 to 1.
             cancelled: when set, loading stops with `Interrupted`.
+            dry: read the header only; contexts of such a model compute sizes and allocate little.
 
         Raises:
+            UsageError, NetworkFailure: devices or servers that `params` names do not exist.
             NotAModel: the library refuses the file; the message carries its last error line.
             DoesNotFit: a device has not the memory for its weights.
             Interrupted: loading was cancelled.
         """
         lib = library()
+        add_rpc_servers(params.rpc)
         has_gpu = any(d.kind in ("gpu", "igpu") for d in devices())
         native = lib.llama_model_default_params()
         native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu)
-        native.load_mode = _load_mode(lib, params)
-        native.use_extra_bufts = extra_bufts
+        native.load_mode = lib.LLAMA_LOAD_MODE_NONE if dry else _load_mode(lib, params)
+        native.no_alloc, native.use_extra_bufts = dry, extra_bufts
+        self._placement = Placement(native, params)  # its arrays must outlive the load
 
         def on_progress(fraction: float, _user_data: object) -> bool:
             progress(fraction)

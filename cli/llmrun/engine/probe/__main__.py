@@ -1,21 +1,30 @@
-"""Entry of the probe child: `python -m llmrun.engine.probe compute`.
+"""Entries of the probe child: `python -m llmrun.engine.probe ENTRY`.
 
-`compute` writes a tiny model with Q4_0 weights, decodes a batch of eight tokens with plain weights and
-prints "plain", then does the same with repacked weights and prints "extra". Who dies in between has told
-what is broken: AMX kernels are only used for batches of several tokens on quantized matrices.
+`devices`, `sizes` and `measure` answer a question as `probe/child.py` describes. `compute` writes a tiny
+model with Q4_0 weights, decodes a batch of eight tokens with plain weights and prints "plain", then does the
+same with repacked weights and prints "extra". Who dies in between has told what is broken: AMX kernels are
+only used for batches of several tokens on quantized matrices.
 """
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
 import tempfile
 import threading
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.api import ContextParams, ModelParams, RopeParams
+from llmrun.engine.bindings import devices
 from llmrun.engine.context import Context
 from llmrun.engine.model import Model
+from llmrun.engine.probe.account import account
 from llmrun.engine.probe.tiny_model import write_q4_0_model
+from llmrun.engine.rpc import add_rpc_servers
+from llmrun.errors import LlmrunError
 
 _BATCH = 8
 
@@ -45,7 +54,51 @@ def _decode_batch(path: Path, extra_bufts: bool) -> None:
     model.close()
 
 
+def answer(entry: str) -> None:
+    """Read the question on stdin, print the answer."""
+    document = json.load(sys.stdin)
+    _bound(**document["bounds"])
+    question = document["question"]
+    try:
+        found = {"ok": _devices(question) if entry == "devices" else _sizes(question, dry=entry == "sizes")}
+    except LlmrunError as error:
+        found = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    print(json.dumps(found), flush=True)
+
+
+def _bound(timeout_s: int, memory_bytes: int | None) -> None:
+    """Let the system end this process past its time, and refuse it memory past its share."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    signal.alarm(timeout_s)
+    if memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _devices(question: dict[str, Any]) -> list[dict[str, Any]]:
+    add_rpc_servers(question["rpc"])
+    return [asdict(device) for device in devices()]
+
+
+def _sizes(question: dict[str, Any], *, dry: bool) -> dict[str, Any]:
+    model, context = question["model"], question["context"]
+    for name in ("tensor_split", "rpc"):
+        model[name] = tuple(model[name])
+    model["override_tensor"] = tuple((pattern, name) for pattern, name in model["override_tensor"])
+    context["rope"] = RopeParams(**context["rope"])
+    paths = [Path(path) for path in question["paths"]]
+    return asdict(account(paths, ModelParams(**model), ContextParams(**context), dry=dry))
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] != ["compute"]:
-        raise SystemExit("usage: python -m llmrun.engine.probe compute")
-    probe_compute()
+    match sys.argv[1:]:
+        case ["compute"]:
+            probe_compute()
+        case ["devices" | "sizes" | "measure" as name]:
+            answer(name)
+        case _:
+            raise SystemExit("usage: python -m llmrun.engine.probe compute|devices|sizes|measure")

@@ -1,0 +1,117 @@
+"""Where weights go: shares of the GPUs, the experts on the CPU, single tensors by name.
+
+The library takes a list of (regular expression, buffer type) that it tries in order on every tensor name
+(llama-model-loader.cpp). Keeping experts on the CPU is such a list, with the patterns of llama.cpp's own
+tools (common/common.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+from llmrun.engine.api import ModelParams
+from llmrun.engine.bindings import device_handles, devices, library, native_function
+from llmrun.errors import UsageError
+
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+
+
+class _Override(ctypes.Structure):
+    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
+
+
+class Placement:
+    """Fills the offload fields of native model parameters and keeps the arrays they point to."""
+
+    def __init__(self, native: Any, params: ModelParams) -> None:
+        """Set the fields.
+
+        Raises:
+            UsageError: a device, share, pattern or buffer type that cannot be.
+        """
+        n_gpus = sum(device.kind in ("gpu", "igpu") for device in devices())
+        if params.main_gpu is not None:
+            _check_main_gpu(params, n_gpus)
+            native.split_mode, native.main_gpu = library().LLAMA_SPLIT_MODE_NONE, params.main_gpu
+        if params.tensor_split:
+            self._shares = _shares(params.tensor_split, n_gpus)
+            native.tensor_split = ctypes.cast(self._shares, ctypes.POINTER(ctypes.c_float))
+        rules = tensor_rules(params)
+        if rules:
+            types = buffer_types()
+            entries = [_Override(_pattern(pattern), _buffer_type(types, name)) for pattern, name in rules]
+            self._overrides = (_Override * (len(entries) + 1))(*entries)  # an empty entry ends the list
+            native.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
+
+
+def tensor_rules(params: ModelParams) -> list[tuple[str, str]]:
+    """(pattern, buffer type) in the order in which they are tried; the user's own come first."""
+    rules = list(params.override_tensor)
+    if params.cpu_moe:
+        rules.append((_EXPERTS, "CPU"))
+    rules += [(rf"blk\.{layer}{_EXPERTS}", "CPU") for layer in range(params.n_cpu_moe)]
+    return rules
+
+
+def buffer_types() -> dict[str, int]:
+    """Address of each device's buffer type by its name, such as "CPU", "CUDA0", "RPC0[host:port]"."""
+    of_device = native_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    name = native_function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
+    types = [of_device(device) for device in device_handles()]
+    return {name(buft).decode(): buft for buft in types if buft}
+
+
+def devices_of_buffers() -> dict[str, str]:
+    """Name of the device that each buffer type belongs to; pinned host memory counts as the CPU's."""
+    of_device = native_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    host = native_function("ggml_backend_dev_host_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    name = native_function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
+    found: dict[str, str] = {}
+    cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
+    for device, handle in zip(devices(), device_handles(), strict=True):
+        if pinned := host(handle):
+            found[name(pinned).decode()] = cpu
+        if own := of_device(handle):
+            found[name(own).decode()] = device.name
+    return found
+
+
+def _check_main_gpu(params: ModelParams, n_gpus: int) -> None:
+    if params.tensor_split:
+        raise UsageError("a main GPU takes the whole model; tensor split shares it", "give one of the two")
+    if not 0 <= (params.main_gpu or 0) < max(n_gpus, 1):
+        raise UsageError(
+            f"main GPU {params.main_gpu}: the engine sees {n_gpus} GPU devices", "count them from 0"
+        )
+
+
+def _shares(split: tuple[float, ...], n_gpus: int) -> Any:
+    if len(split) > max(n_gpus, 1):
+        raise UsageError(
+            f"a tensor split of {len(split)} shares for {n_gpus} GPU devices", "give one share for each GPU"
+        )
+    if min(split) < 0 or not 0 < sum(split) < float("inf"):
+        raise UsageError(
+            f"the tensor split {', '.join(f'{share:g}' for share in split)} shares nothing",
+            "give shares of 0 or more, at least one above 0",
+        )
+    return (ctypes.c_float * max(library().llama_max_devices(), len(split)))(*split)
+
+
+def _pattern(pattern: str) -> bytes:
+    """The library ends the process on a pattern that is no regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"the tensor pattern {pattern!r} is no regular expression: {error}") from None
+    return pattern.encode()
+
+
+def _buffer_type(types: dict[str, int], name: str) -> int:
+    try:
+        return types[name]
+    except KeyError:
+        hint = f"choose one of {', '.join(types)}"
+        raise UsageError(f"there is no buffer type {name!r} for tensors", hint) from None

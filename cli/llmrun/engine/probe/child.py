@@ -1,0 +1,72 @@
+"""Asks the engine in a child process, so that a crash of the native library is an error and not an end.
+
+A question is one JSON document on the child's stdin, the answer one on its stdout: `{"ok": ...}` or
+`{"error": {"code", "message", "hint"}}` for a failure that has a class in `errors`. The child has bounds on
+time and memory; whatever else ends it becomes an `EngineFailure` that says how.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from llmrun.errors import EngineFailure, LlmrunError
+from llmrun.units import GIB
+
+DRY_MEMORY_BYTES = 8 * GIB
+"""What a child may allocate that only computes sizes; it needs a small share of this."""
+
+
+def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | None = None) -> Any:
+    """The answer of `python -m llmrun.engine.probe ENTRY`.
+
+    Raises:
+        LlmrunError: the class and text the child gave.
+        EngineFailure: the child crashed, ran out of time, or answered nothing that can be read.
+    """
+    import subprocess
+
+    # -P: files in the working folder must not stand in for the program's modules
+    command = [sys.executable, "-P", "-m", "llmrun.engine.probe", entry]
+    bounds = {"timeout_s": timeout_s, "memory_bytes": memory_bytes}
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
+    try:
+        child = subprocess.run(
+            command,
+            input=json.dumps({"bounds": bounds, "question": question}).encode(),
+            capture_output=True,
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineFailure(f"the engine did not answer ({entry}) within {timeout_s} s") from None
+    return _read(entry, child.returncode, child.stdout, child.stderr)
+
+
+def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:
+    try:
+        answer = json.loads(out.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = b" ".join(err.strip().splitlines()[-1:]).decode("utf-8", "replace")
+        raise EngineFailure(f"the engine {_end(status)} ({entry}). {last}".strip()) from None
+    if "error" in answer:
+        said = answer["error"]
+        raise _error_class(said["code"])(said["message"], said["hint"])
+    return answer["ok"]
+
+
+def _end(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status} and no answer"
+    try:
+        return f"died by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"died by signal {-status}"
+
+
+def _error_class(code: str) -> type[LlmrunError]:
+    return next((known for known in LlmrunError.__subclasses__() if known.code == code), EngineFailure)

@@ -1,0 +1,59 @@
+"""Which device each tensor of the file lies on, from what the engine says while it loads.
+
+The input embedding stays on the CPU, tensors of a block go with their layer, rotation tables go to every
+device that has layers, the rest goes with the output (llama-model.cpp, llama-arch.cpp). A model without an
+output matrix uses its input embedding instead: on another device that is a second copy. Overridden and
+unused tensors are named in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from llmrun.gguf.header import TensorInfo
+
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_INPUT = ("token_embd.weight", "token_types.weight", "position_embd.weight", "per_layer_token_embd.weight")
+_EVERYWHERE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_OVERRIDDEN = re.compile(r"tensor (\S+) \(\d+ MiB \S+\) buffer type overridden to (\S+)")
+_UNUSED = re.compile(r"model has unused tensor (\S+) \(size")
+_LOADED_TWICE = "loading tensor token_embd.weight"
+
+
+def weights_by_device(
+    tensors: Iterable[TensorInfo],
+    layer_devices: Sequence[str],
+    log: Sequence[str],
+    buffer_devices: Mapping[str, str],
+    cpu: str,
+) -> Counter[str]:
+    """Bytes of tensors on each device.
+
+    Args:
+        layer_devices: device of each layer, the output's last.
+        log: what the library wrote while it loaded the model.
+        buffer_devices: device of each buffer type that a tensor may be forced into.
+    """
+    moved = {m[1]: buffer_devices.get(m[2], cpu) for line in log if (m := _OVERRIDDEN.search(line))}
+    unused = {m[1] for line in log if (m := _UNUSED.search(line))}
+    tied = sum(_LOADED_TWICE in line for line in log) > 1
+    output = layer_devices[-1] if layer_devices else cpu
+    found: Counter[str] = Counter()
+    for tensor in tensors:
+        if tensor.name in unused:
+            continue
+        if tensor.name in _EVERYWHERE:
+            places = set(layer_devices[:-1])
+        elif tensor.name in moved:
+            places = {moved[tensor.name]}
+        elif tensor.name in _INPUT:
+            places = {cpu, output} if tied and tensor.name == _INPUT[0] else {cpu}
+        elif block := _BLOCK.match(tensor.name):
+            places = {layer_devices[int(block[1])]}
+        else:
+            places = {output}
+        for place in places:
+            found[place] += tensor.size_bytes
+    return found
