@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
 from types import FrameType
 
 from llmrun.errors import Interrupted
@@ -24,8 +23,10 @@ def main() -> None:
         status = Interrupted.exit_code
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: the status is what it is
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # its reader has gone; there is nobody to tell
+        try:
             stream.flush()
+        except OSError:  # its reader has gone; there is nobody to tell, and Python must not try again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if threading.active_count() > 1:  # a thread is still inside native code: do not tear it down
         os._exit(status)
     sys.exit(status)

@@ -13,6 +13,7 @@ import logging
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -21,6 +22,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -264,6 +266,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self._changed = threading.Condition()
         self._raw = b""
+        self._unplugged, self._plug = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *command],
             stdin=self._slave,
@@ -285,10 +288,26 @@ class Terminal:
             self._process.wait()
         os.close(self._slave)
         self._reader.join(TIMEOUT_S)
+        for descriptor in (self._master, self._unplugged, self._plug):
+            with suppress(OSError):  # hung up before
+                os.close(descriptor)
+
+    def hang_up(self) -> None:
+        """Close the terminal's window."""
+        os.write(self._plug, b"x")
+        self._reader.join(TIMEOUT_S)
         os.close(self._master)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
 
     def _read(self) -> None:
         while True:
+            ready, _, _ = select.select([self._master, self._unplugged], [], [])
+            if self._unplugged in ready:
+                return
             try:
                 piece = os.read(self._master, 65536)
             except OSError:  # every end of the other side is closed

@@ -16,7 +16,7 @@ from llmrun.config.layers import Effective
 from llmrun.config.schema import BY_NAME
 from llmrun.engine.api import EngineFactory
 from llmrun.errors import EngineFailure, LlmrunError, UsageError, WriteFailure
-from llmrun.events import Completion, Event, KvUse, ModelInfo, Notice
+from llmrun.events import Completion, Event, Finished, KvUse, ModelInfo, Notice
 from llmrun.journal.session import Session
 from llmrun.journal.session_records import Turn
 from llmrun.metrics.clock import Clock
@@ -132,22 +132,27 @@ class Chat:
         self._stop.release()
         return logged(self._answer(self.session.turns[-1].user, regen=True), self._request.sources.env)
 
-    def _answer(self, text: str, *, regen: bool) -> Generator[Event, None, Completion]:
+    def _answer(self, text: str, *, regen: bool) -> Generator[Event, None, None]:
         turns = self.session.turns[:-1] if regen else self.session.turns
         messages = (*_messages(self.session.system, turns), Message("user", text))
-        completion = yield from self._turns.answer(Ask(messages))
+        for event in self._turns.answer(Ask(messages)):
+            if isinstance(event, Finished):  # kept before anybody sees that it is complete
+                yield from self._keep(text, event.completion, regen=regen)
+            yield event
+
+    def _keep(self, text: str, completion: Completion, *, regen: bool) -> Iterator[Event]:
+        """Add an answered message to sums and session."""
         self.last, self.totals = completion, self.totals.plus(completion)
         interrupted = completion.finish_reason == "interrupted"
         if interrupted and not completion.text and not completion.reasoning:
             yield Notice("info", "stopped before the answer began; the message was taken back")
-            return completion
+            return
         try:
             with suppress(WriteFailure):  # it stays due, and the turn that follows tells
                 self.session.set_model(lasting_ref(completion.model.ref))
             self.session.add_completion(text, completion, regen=regen)
         except WriteFailure as error:
             yield Notice("warning", f"this turn is not saved: {error.message}")
-        return completion
 
     def change(self, name: str, value: str) -> bool:
         """Set a setting by its name; True if it holds only once a model is loaded again.

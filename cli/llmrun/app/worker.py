@@ -115,7 +115,7 @@ def in_worker(
     except Interrupted:  # the user has waited long enough, or the library does not listen while it loads
         stop.stuck = thread.is_alive()
         raise
-    except GeneratorExit:
+    except BaseException:  # left early, or a signal ends the program: what was said so far is kept first
         stop.press()
         thread.join(PATIENCE_S)
         stop.stuck = thread.is_alive()

@@ -226,5 +226,7 @@ def opened_note(session: Session) -> str:
     if session.copied_from:
         note += f"; {session.copied_from} is open in another chat, this is a copy of it"
     if session.damaged_lines:
-        note += f"; {format_count(session.damaged_lines)} damaged lines were left out"
+        damaged = session.damaged_lines
+        left_out = "1 damaged line was" if damaged == 1 else f"{format_count(damaged)} damaged lines were"
+        note += f"; {left_out} left out"
     return note

@@ -117,9 +117,12 @@ def export_session(store: SessionStore, name: str | None, path: Path) -> None:
 def ends_by_signal(stop: Stop) -> Iterator[None]:
     """While active, SIGTERM and a closed terminal (SIGHUP) stop the answer and leave the chat in order."""
 
+    arrived: list[Terminated] = []
+
     def leave(number: int, _frame: FrameType | None) -> None:
         stop.press()
-        raise kinds[number](f"ended by {signal.Signals(number).name}")
+        arrived.append(kinds[number](f"ended by {signal.Signals(number).name}"))
+        raise arrived[0]
 
     kinds: dict[int, type[Terminated]] = {signal.SIGTERM: Terminated}
     if hasattr(signal, "SIGHUP"):
@@ -127,6 +130,10 @@ def ends_by_signal(stop: Stop) -> Iterator[None]:
     before = {number: signal.signal(number, leave) for number in kinds}
     try:
         yield
+    except Exception:
+        if arrived:  # it cut something short, or the terminal that is to be tidied up is closed
+            raise arrived[0] from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
