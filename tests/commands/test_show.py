@@ -131,7 +131,26 @@ def test_json_is_exact(cli: Cli, hostile: Path) -> None:
 
 
 def test_json_leaves_out_what_is_long(cli: Cli, model: Path) -> None:
-    assert not {"metadata", "tensors", "template"} & cli.here("show", model, "--json").document.keys()
+    document = cli.here("show", model, "--json").document
+    assert not {"metadata", "tensors", "template"} & document.keys()
+    long = cli.here("show", model, "--json", "--metadata").document
+    assert long["chat_template"]["status"] == document["chat_template"]["status"] == "valid"
+
+
+def test_a_cut_part_is_named_without_obeying_its_folder(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "\x1b[31mred"
+    folder.mkdir()
+    for no in range(2):
+        keys: dict[str, Value] = {"general.architecture": "x", "split.no": no, "split.count": 2}
+        write_gguf(
+            folder / f"m-{no + 1:05d}-of-00002.gguf", keys.items(), [Tensor(f"t{no}", (64, 32), bytes(8192))]
+        )
+    first = folder / "m-00001-of-00002.gguf"
+    first.write_bytes(first.read_bytes()[:-1])
+    ended = cli.here("show", first)
+    assert ended.status == 0
+    assert "m-00001-of-00002.gguf is incomplete" in ended.err
+    assert "\x1b" not in ended.text + ended.err
 
 
 def test_json_of_a_broken_file(cli: Cli, tmp_path: Path) -> None:
@@ -231,6 +250,16 @@ def test_nothing_is_wider_than_a_narrow_terminal(cli: Cli, options: tuple[str, .
     keys = [line for line in lines if len(line) > 40]
     assert keys == []
     assert any("blk.29.attn_k.weight" in line for line in lines) == (options == ("--tensors",))
+
+
+def test_a_long_key_stands_above_its_value(cli: Cli, tmp_path: Path) -> None:
+    key = "k" * 70
+    path = write_puppet(tmp_path / "p.gguf", ["a"], extra={key: "word " * 30}.items()).path
+    with cli.terminal("show", path, "--metadata", columns=100) as terminal:
+        assert terminal.ended() == 0
+        lines = terminal.text.splitlines()
+    assert lines[lines.index(key) + 1].startswith("  word word")
+    assert max(map(len, lines)) <= 100
 
 
 def test_a_header_without_anything_is_described(cli: Cli, tmp_path: Path) -> None:

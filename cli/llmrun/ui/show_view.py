@@ -37,7 +37,9 @@ def print_overview(streams: Streams, report: ModelReport) -> None:
 
 def print_metadata(streams: Streams, report: ModelReport) -> None:
     """All keys with their values; arrays by type, length and first items."""
-    _print_rows(streams, [(one_line(key), value_text(value)) for key, value in report.metadata.items()])
+    _print_rows(
+        streams, [(_cut(key, TEXT_SHOWN), value_text(value)) for key, value in report.metadata.items()]
+    )
 
 
 def print_tensors(streams: Streams, report: ModelReport) -> None:
