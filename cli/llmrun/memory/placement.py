@@ -1,0 +1,149 @@
+"""Which device holds what.
+
+The engine counts places from the input to the output and gives the last `gpu_layers` of them to the GPUs,
+the output being the place after the last layer. Several GPUs get consecutive runs, in proportion to
+`tensor_split` or to their free memory. The input embedding always stays on the CPU; a model without an
+output matrix of its own gets a second copy of the embedding where the output lies. Source: load_tensors in
+llama.cpp's src/llama-model.cpp, create_tensor in src/llama-model-loader.cpp; expert patterns: common/arg.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmrun.errors import UsageError
+from llmrun.gguf.hparams import MemoryFacts
+from llmrun.gguf.weights import INPUT_SLOT, Weight
+from llmrun.memory.plan import DeviceInfo, MemoryPlan
+
+_HOST = DeviceInfo("CPU", "cpu", 0, 0)
+
+
+def host_of(devices: Sequence[DeviceInfo]) -> DeviceInfo:
+    """The CPU among `devices`; one without memory where none is listed."""
+    return next((d for d in devices if d.kind == "cpu"), _HOST)
+
+
+def gpus_of(devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """Devices layers can go to, in the engine's order: servers first; integrated ones only without others."""
+    gpus = [d for d in devices if d.kind == "gpu"]
+    gpus.sort(key=lambda d: not d.name.startswith("RPC"))
+    return tuple(gpus) or tuple(d for d in devices if d.kind == "igpu")
+
+
+def _f32(value: float) -> float:
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
+
+
+def _split_points(plan: MemoryPlan, gpus: Sequence[DeviceInfo], host: DeviceInfo) -> list[float]:
+    shares = [float(s) for s in plan.tensor_split[: len(gpus)]]
+    shares += [0.0] * (len(gpus) - len(shares))
+    if not any(shares):
+        shares = [float((d if d.total_bytes else host).free_bytes) for d in gpus]
+    if not any(shares):
+        shares = [1.0] * len(gpus)
+    points, total = [], 0.0
+    for share in shares:
+        total = _f32(total + share)
+        points.append(total)
+    return [_f32(p / total) for p in points]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Device of each place, by index into `devices`; the host is number 0."""
+
+    devices: tuple[DeviceInfo, ...]
+    slots: tuple[int, ...]
+    gpu_layers: int
+
+    def layer(self, index: int) -> int:
+        """Device of a layer."""
+        return self.slots[index]
+
+    @property
+    def output(self) -> int:
+        """Device of the output."""
+        return self.slots[-1]
+
+
+def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -> Placement:
+    """Divide the places of a model among `devices`.
+
+    Raises:
+        UsageError: `main_gpu` names no GPU.
+    """
+    host, gpus = host_of(devices), gpus_of(devices)
+    if gpus and plan.split_mode == "none":
+        if not 0 <= plan.main_gpu < len(gpus):
+            raise UsageError(f"there is no GPU {plan.main_gpu}", f"GPUs are numbered 0 to {len(gpus) - 1}")
+        gpus = (gpus[plan.main_gpu],)
+    on_gpu = min(max(0, plan.gpu_layers), facts.n_slots) if gpus else 0
+    start = facts.n_slots - on_gpu
+    points = _split_points(plan, gpus, host) if on_gpu else []
+    slots = [0] * facts.n_slots
+    for slot in range(start, facts.n_slots):
+        share = _f32((slot - start) / on_gpu)
+        slots[slot] = 1 + min(bisect_right(points, share), len(gpus) - 1)
+    return Placement((host, *gpus), tuple(slots), on_gpu)
+
+
+def _expert_overrides(plan: MemoryPlan) -> list[tuple[str, str]]:
+    experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+    if plan.cpu_moe:
+        return [(experts, "CPU")]
+    return [(rf"blk\.{il}{experts}", "CPU") for il in range(plan.n_cpu_moe)]
+
+
+def _overridden(plan: MemoryPlan, placement: Placement) -> list[tuple[re.Pattern[str], int]]:
+    names = {d.name: i for i, d in enumerate(placement.devices)} | {"CPU": 0}
+    rules = []
+    for pattern, device in (*plan.overrides, *_expert_overrides(plan)):
+        if device not in names:
+            raise UsageError(f"no device {device} for tensors {pattern}", f"devices: {', '.join(names)}")
+        try:
+            rules.append((re.compile(pattern), names[device]))
+        except re.error as error:
+            raise UsageError(
+                f"{pattern} is not a pattern: {error}", "patterns are regular expressions"
+            ) from None
+    return rules
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWeight:
+    """A weight on a device (an index into the placement's devices)."""
+
+    weight: Weight
+    device: int
+
+
+def place_weights(facts: MemoryFacts, plan: MemoryPlan, placement: Placement) -> tuple[PlacedWeight, ...]:
+    """Every copy of every weight with its device.
+
+    Raises:
+        UsageError: an override names no device or is no pattern.
+    """
+    rules = _overridden(plan, placement)
+    with_layers = sorted(set(placement.slots[:-1]))
+    placed = []
+    for weight in facts.weights:
+        if weight.spread:
+            placed += [PlacedWeight(weight, device) for device in with_layers]
+            continue
+        device = 0 if weight.slot == INPUT_SLOT else placement.slots[min(weight.slot, facts.n_layer_all)]
+        for pattern, target in rules:
+            if pattern.search(weight.name):
+                device = target
+                break
+        placed.append(PlacedWeight(weight, device))
+        if facts.tied and weight.name == "token_embd.weight":
+            twice_on_host = facts.tied_first and not plan.use_mmap
+            if placement.output != 0 or twice_on_host:
+                placed.append(PlacedWeight(weight, placement.output))
+    return tuple(placed)
