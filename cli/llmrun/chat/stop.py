@@ -17,7 +17,7 @@ class StopMatcher:
     def __init__(self, stops: Iterable[str]) -> None:
         self._stops = tuple(dict.fromkeys(stops))
         if "" in self._stops:
-            raise UsageError("a stop string is empty", "Give --stop some text, or leave it out.")
+            raise UsageError("a stop string is empty", "give --stop some text, or leave it out")
         self._held = ""
         self._stopped = False
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import subprocess
     import threading
 
-WAY_OUT = "Give a working template with --chat-template-file FILE, or use `llmrun run --raw` to go without."
+WAY_OUT = "give a working template with --chat-template-file FILE, or use `llmrun run --raw` to go without"
 ESCAPED_LINE_ENDS = ("%}\\n", "}}\\n")
 
 
@@ -226,7 +226,7 @@ def _is_json(source: str) -> bool:
 def _json_escaped(what: str) -> TemplateUnusable:
     return TemplateUnusable(
         f'{what} is JSON-escaped (it holds \\n and \\" instead of line ends and quotes)',
-        "Save the unescaped text and give it with --chat-template-file FILE.",
+        "save the unescaped text and give it with --chat-template-file FILE",
     )
 
 

@@ -20,16 +20,16 @@ def _text(path: Path) -> str:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"{path} cannot be read: {reason}.", "Check the path and its permissions.") from None
+        raise UsageError(f"{path} cannot be read: {reason}", "check the path and its permissions") from None
     if len(raw) > MAX_FILE_BYTES:
         raise UsageError(
-            f"{path} is larger than {MAX_FILE_BYTES:,} bytes.", "Settings files are small; check it."
+            f"{path} is larger than {MAX_FILE_BYTES:,} bytes", "settings files are small; check it"
         )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path}, line {line}: not UTF-8 text.", "Save the file as UTF-8.") from None
+        raise UsageError(f"{path}, line {line}: not UTF-8 text", "save the file as UTF-8") from None
 
 
 def _check_keys(path: Path, node: Node) -> None:
@@ -53,7 +53,7 @@ def _check_keys(path: Path, node: Node) -> None:
 
 
 def _at(path: Path, node: Node, problem: str) -> UsageError:
-    return UsageError(f"{path}, line {node.start_mark.line + 1}: {problem}.", "Correct the file.")
+    return UsageError(f"{path}, line {node.start_mark.line + 1}: {problem}", "correct the file")
 
 
 def _refuse_aliases(path: Path, text: str, loader: type) -> None:
@@ -63,7 +63,7 @@ def _refuse_aliases(path: Path, text: str, loader: type) -> None:
         if isinstance(event, yaml.AliasEvent):
             line = f", line {event.start_mark.line + 1}" if event.start_mark is not None else ""
             raise UsageError(
-                f"{path}{line}: aliases (*{event.anchor}) are not supported.", "Write the value out."
+                f"{path}{line}: aliases (*{event.anchor}) are not supported", "write the value out"
             )
 
 
@@ -90,12 +90,10 @@ def read_mapping(path: Path) -> Mapping[str, object]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark is not None else ""
-        raise UsageError(
-            f"{path}{where}: {error.problem or 'not valid YAML'}.", "Correct the file."
-        ) from None
+        raise UsageError(f"{path}{where}: {error.problem or 'not valid YAML'}", "correct the file") from None
     except (yaml.YAMLError, ValueError) as error:
         problem = str(error).splitlines()[0]
-        raise UsageError(f"{path}: not valid YAML ({problem}).", "Correct the file.") from None
+        raise UsageError(f"{path}: not valid YAML ({problem})", "correct the file") from None
     except RecursionError:
-        raise UsageError(f"{path}: nested too deeply.", "Correct the file.") from None
+        raise UsageError(f"{path}: nested too deeply", "correct the file") from None
     return {str(key): value for key, value in content.items()}

@@ -109,7 +109,7 @@ _TOKEN_ARRAYS = (
 
 
 def _refuse(
-    what: str, hint: str = "The file is damaged or was made by a faulty tool; get another copy."
+    what: str, hint: str = "the file is damaged or was made by a faulty tool; get another copy"
 ) -> NotAModel:
     return NotAModel(what, hint)
 
@@ -121,17 +121,17 @@ def _check_kind(name: str, header: GgufHeader) -> None:
     if other is not None:
         label = general_type if general_type in _OTHER_TYPES else arch
         raise _refuse(
-            f"{name} is not a text-generation model: it is {other} ({printable(label, 40)}).",
-            "Give the model's main .gguf file.",
+            f"{name} is not a text-generation model: it is {other} ({printable(label, 40)})",
+            "give the model's main .gguf file",
         )
     if "general.architecture" in header.metadata and not arch:
-        raise _refuse(f"{name} is not a usable model: its general.architecture is not a name.")
+        raise _refuse(f"{name} is not a usable model: its general.architecture is not a name")
     if not arch:
-        raise _refuse(f"{name} is not a usable model: its header names no architecture.")
+        raise _refuse(f"{name} is not a usable model: its header names no architecture")
     if not header.tensors and not (header.integer("split.count") or 0) > 1:
         raise _refuse(
-            f"{name} holds no weights ({printable(arch, 40)}): it is a vocabulary or a bare header.",
-            "Give the model's main .gguf file.",
+            f"{name} holds no weights ({printable(arch, 40)}): it is a vocabulary or a bare header",
+            "give the model's main .gguf file",
         )
 
 
@@ -260,7 +260,7 @@ def check_runnable(header: GgufHeader, *, name: str) -> ModelFacts:
         _check_vocabulary(header)
     except _Implausible as why:
         arch = printable(header.arch, 40)
-        raise _refuse(f"{shown} is not a usable model ({arch}): {printable(str(why), 200)}.") from None
+        raise _refuse(f"{shown} is not a usable model ({arch}): {printable(str(why), 200)}") from None
     return facts
 
 
@@ -275,8 +275,8 @@ def check_part(header: GgufHeader, *, no: int, count: int, name: str) -> None:
         if has_no is not None and has_count is not None:
             says = f"part {has_no + 1:,} of {has_count:,}"
         raise _refuse(
-            f"{printable(name)} is named part {no + 1} of {count}, but holds {says}.",
-            "Get all parts of the model from one source, under their own names.",
+            f"{printable(name)} is named part {no + 1} of {count}, but holds {says}",
+            "get all parts of the model from one source, under their own names",
         )
     if header.file_bytes is not None and header.file_bytes < header.needed_bytes:
         raise incomplete(name, header.file_bytes, header.needed_bytes)

@@ -10,7 +10,7 @@ from llmrun.errors import NotAModel
 from llmrun.gguf.text import printable
 
 MAGIC = b"GGUF"
-_DOWNLOAD = "Download it again and check the address"
+_DOWNLOAD = "download it again and check the address"
 
 # Magic numbers of llama.cpp's formats before GGUF, as their bytes lie in the file.
 _OLD_FORMATS = {b"lmgg": "ggml", b"fmgg": "ggmf", b"tjgg": "ggjt", b"algg": "ggla (LoRA adapter)"}
@@ -30,25 +30,25 @@ def _kind(prefix: bytes) -> tuple[str, str]:
     """What the file is and what to do, from its first bytes."""
     start = prefix[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if not prefix:
-        return "is empty", f"{_DOWNLOAD}."
+        return "is empty", _DOWNLOAD
     if prefix[:4] in _OLD_FORMATS:
         name = _OLD_FORMATS[prefix[:4]]
-        return f"is in the old {name} format, which is no longer supported", "Get the model as a GGUF file."
+        return f"is in the old {name} format, which is no longer supported", "get the model as a GGUF file"
     if start.startswith(b"version https://git-lfs"):
-        return "is a Git LFS pointer, not the model itself", "Run `git lfs pull` where it was cloned."
+        return "is a Git LFS pointer, not the model itself", "run `git lfs pull` where it was cloned"
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
-        return "is a web page, not a model", f"{_DOWNLOAD}; a proxy or a sign-in page may have answered."
+        return "is a web page, not a model", f"{_DOWNLOAD}; a proxy or a sign-in page may have answered"
     if start.startswith((b"{", b"[")):
-        return "is JSON text, not a model", f"{_DOWNLOAD}; the server's answer in it may say what went wrong."
+        return "is JSON text, not a model", f"{_DOWNLOAD}; the server's answer in it may say what went wrong"
     for magic, name in _OTHER_FORMATS.items():
         if prefix.startswith(magic):
-            return f"is {name}, not a GGUF file", "Get the model as a GGUF file."
+            return f"is {name}, not a GGUF file", "get the model as a GGUF file"
     if _looks_like_safetensors(prefix):
-        return "is a safetensors file, not a GGUF file", "Get the model as a GGUF file."
-    return "is not a GGUF file: it does not begin with GGUF", "Give the path of a .gguf model file."
+        return "is a safetensors file, not a GGUF file", "get the model as a GGUF file"
+    return "is not a GGUF file: it does not begin with GGUF", "give the path of a .gguf model file"
 
 
 def not_gguf(name: str, prefix: bytes) -> NotAModel:
     """The error for a file whose first bytes are `prefix` and not those of a GGUF file."""
     what, hint = _kind(prefix)
-    return NotAModel(f"{printable(name)} {what}.", hint)
+    return NotAModel(f"{printable(name)} {what}", hint)

@@ -37,7 +37,7 @@ SUPPORTED_VERSIONS = (2, 3)
 _FIRST_READ_BYTES = 8 << 20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _SCALARS = {code: struct.Struct("<" + fmt) for code, fmt in SCALAR_FORMATS.items()}
-_AGAIN = "The file is damaged or was made to mislead; download it again from its source."
+_AGAIN = "the file is damaged or was made to mislead; download it again from its source"
 
 
 class NeedMoreBytes(Exception):
@@ -238,15 +238,15 @@ def parse_header(data: bytes, *, name: str = "file", file_bytes: int | None = No
 
 
 def _broken(name: str, why: str) -> NotAModel:
-    return NotAModel(f"{printable(name)} is not a usable GGUF file: {why}.", _AGAIN)
+    return NotAModel(f"{printable(name)} is not a usable GGUF file: {why}", _AGAIN)
 
 
 def incomplete(name: str, has_bytes: int, needed_bytes: int) -> NotAModel:
     """The error for a file that ends before its content does."""
     message = (
-        f"{printable(name)} is incomplete: it has {has_bytes:,} bytes, its header needs {needed_bytes:,}."
+        f"{printable(name)} is incomplete: it has {has_bytes:,} bytes, its header needs {needed_bytes:,}"
     )
-    return NotAModel(message, "Download it again; the transfer was cut short.")
+    return NotAModel(message, "download it again; the transfer was cut short")
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -263,23 +263,21 @@ def read_header(path: Path) -> GgufHeader:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            raise NotAModel(f"{shown} is a folder, not a model file.", "Give the path of a .gguf file in it.")
+            raise NotAModel(f"{shown} is a folder, not a model file", "give the path of a .gguf file in it")
         if not stat.S_ISREG(status.st_mode):
-            raise NotAModel(
-                f"{shown} is a {_special(status.st_mode)}, not a file.", "Save it as a file first."
-            )
+            raise NotAModel(f"{shown} is a {_special(status.st_mode)}, not a file", "save it as a file first")
         with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             return _read_growing(file.read, file.seek, size_bytes, name)
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelNotFound(f"There is no file {shown}.", "Check the path.") from None
+        raise ModelNotFound(f"there is no file {shown}", "check the path") from None
     except PermissionError:
         raise ModelNotFound(
-            f"{shown} cannot be read: permission denied.", "Give yourself read permission for it (chmod u+r)."
+            f"{shown} cannot be read: permission denied", "give yourself read permission for it (chmod u+r)"
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ModelNotFound(f"{shown} cannot be read: {printable(reason)}.", "Check the path.") from None
+        raise ModelNotFound(f"{shown} cannot be read: {printable(reason)}", "check the path") from None
 
 
 def _special(mode: int) -> str:

@@ -37,16 +37,16 @@ class PackagedFile:
         spec = find_spec(self.module)
         if spec is None:
             raise ModelNotFound(
-                f"The Python package {self.distribution}, which carries this model, is not installed.",
-                f"Install it: {install}",
+                f"the Python package {self.distribution}, which carries this model, is not installed",
+                f"install it: {install}",
             )
         for folder in spec.submodule_search_locations or ():
             path = Path(folder) / self.file
             if path.is_file():
                 return path
         raise ModelNotFound(
-            f"The installed package {self.distribution} does not hold {self.file}.",
-            f"Install the version that does: {install}",
+            f"the installed package {self.distribution} does not hold {self.file}",
+            f"install the version that does: {install}",
         )
 
 

@@ -61,7 +61,7 @@ def _expand(ref: str) -> Path:
     try:
         return Path(ref).expanduser()
     except RuntimeError:
-        raise ModelNotFound(f"There is no home folder for {printable(ref)}.", "Write the path out.") from None
+        raise ModelNotFound(f"there is no home folder for {printable(ref)}", "write the path out") from None
 
 
 def _split_parts(path: Path) -> tuple[Path, ...]:
@@ -77,8 +77,8 @@ def _split_parts(path: Path) -> tuple[Path, ...]:
         part = path.with_name(f"{found['stem']}-{i:05d}-of-{count:05d}.gguf")
         if not os.path.exists(part):
             raise ModelNotFound(
-                f"Part {i} of {count} is missing: there is no file {printable(str(part))}.",
-                "Put all parts of the model into one folder.",
+                f"part {i} of {count} is missing: there is no file {printable(str(part))}",
+                "put all parts of the model into one folder",
             )
         parts.append(part)
     return tuple(parts)
@@ -88,7 +88,7 @@ def _by_path(ref: str) -> ResolvedModel:
     path = _expand(ref)
     parts = _split_parts(path)
     if not os.path.lexists(path) and len(parts) == 1:
-        raise ModelNotFound(f"There is no file {printable(ref)}.", "Check the path.")
+        raise ModelNotFound(f"there is no file {printable(ref)}", "check the path")
     for no, part in enumerate(parts[1:], 1):
         check_part(read_header(part), no=no, count=len(parts), name=str(part))
     return ResolvedModel(ref, parts[0], "path", parts)
@@ -102,9 +102,7 @@ def _pick(wanted: str, choices: Iterable[str], missing: LlmrunError, what: str) 
     matches = [name for name in names if name.lower() == wanted.lower()]
     if len(matches) > 1:
         candidates = ", ".join(matches)
-        raise UsageError(
-            f"{printable(wanted)} is ambiguous: the {what} are {candidates}.", "Give one exactly."
-        )
+        raise UsageError(f"{printable(wanted)} is ambiguous: the {what} are {candidates}", "give one exactly")
     if not matches:
         raise missing
     return matches[0]
@@ -115,8 +113,8 @@ def _unknown_name(name: str, catalogue: Catalogue) -> ModelNotFound:
 
     near = get_close_matches(name.lower(), list(catalogue), n=3, cutoff=0.5)
     known = ", ".join(near or list(catalogue)[:8])
-    hint = f"Did you mean {known}?" if near else f"Known names: {known}. Or give the path of a .gguf file."
-    return ModelNotFound(f"There is no model named {printable(name)}.", hint)
+    hint = f"did you mean {known}?" if near else f"known names: {known}; or give the path of a .gguf file"
+    return ModelNotFound(f"there is no model named {printable(name)}", hint)
 
 
 def _by_name(ref: str, catalogue: Catalogue) -> ResolvedModel:
@@ -124,7 +122,7 @@ def _by_name(ref: str, catalogue: Catalogue) -> ResolvedModel:
     name = _pick(wanted, catalogue, _unknown_name(wanted, catalogue), "models")
     model: CatalogueModel = catalogue[name]
     have = ", ".join(model.files)
-    no_quant = ModelNotFound(f"{name} has no {printable(tag)}.", f"It comes as {have}.")
+    no_quant = ModelNotFound(f"{name} has no {printable(tag)}", f"it comes as {have}")
     quant = _pick(tag, model.files, no_quant, "quantizations") if tag else model.default
     path = model.files[quant].locate()
     return ResolvedModel(ref, path, "catalogue", (path,), name, quant, model.sampling)
@@ -137,12 +135,12 @@ def resolve(ref: str, *, catalogue: Catalogue | None = None) -> ResolvedModel:
     broken, `UsageError` where the name is empty or ambiguous.
     """
     if not ref.strip():
-        raise UsageError("The model's name is empty.", "Give a name or the path of a .gguf file.")
+        raise UsageError("the model's name is empty", "give a name or the path of a .gguf file")
     if is_path(ref):
         return _by_path(ref)
     if "/" in ref:
         raise ModelNotFound(
-            f"{printable(ref)} is not on this machine.",
-            "This version does not download models; give the path of a .gguf file.",
+            f"{printable(ref)} is not on this machine",
+            "this version does not download models; give the path of a .gguf file",
         )
     return _by_name(ref, load_catalogue() if catalogue is None else catalogue)
