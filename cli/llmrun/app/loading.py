@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,6 +184,9 @@ def _notices(
     if made.n_ctx_train and made.n_ctx_seq > made.n_ctx_train:
         trained = format_count(made.n_ctx_train)
         yield Notice("warning", f"the model was trained for {trained} tokens; beyond them answers degrade")
+    cpus = os.cpu_count() or 1
+    if max(made.n_threads, made.n_threads_batch) > cpus:
+        yield Notice("warning", f"more threads than this machine's {cpus} CPUs: they wait for each other")
     layers = made.gpu_layers_requested
     if layers not in (0, "auto") and not made.gpu_layers:
         yield Notice("warning", f"-ngl {layers}: the engine has no GPU device; all layers stay on the CPU")
