@@ -74,7 +74,7 @@ class Model:
                 )
             raise NotAModel(
                 f"{os.path.basename(params.path)}: the engine cannot load it: {_cause()}",
-                "LLMRUN_DEBUG=1 shows the engine's own log",
+                "-v shows the engine's own log",
             )
         self.vocab = Vocab(self.handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(self.handle)
