@@ -122,7 +122,7 @@ def ends_by_signal(stop: Stop) -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         stop.press()
         arrived.append(kinds[number](f"ended by {signal.Signals(number).name}"))
-        raise arrived[0]
+        raise SystemExit(arrived[0].exit_code)  # which no event loop takes for the failure of a callback
 
     kinds: dict[int, type[Terminated]] = {signal.SIGTERM: Terminated}
     if hasattr(signal, "SIGHUP"):
@@ -130,7 +130,7 @@ def ends_by_signal(stop: Stop) -> Iterator[None]:
     before = {number: signal.signal(number, leave) for number in kinds}
     try:
         yield
-    except Exception:
+    except BaseException:
         if arrived:  # it cut something short, or the terminal that is to be tidied up is closed
             raise arrived[0] from None
         raise
