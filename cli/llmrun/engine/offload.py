@@ -101,7 +101,7 @@ def _shares(split: tuple[float, ...], n_gpus: int) -> Any:
 
 
 def _pattern(pattern: str) -> bytes:
-    """The library ends the process on a pattern that is no regular expression."""
+    """The pattern for the library, which would blame the model's file for one that is no expression."""
     try:
         re.compile(pattern)
     except re.error as error:

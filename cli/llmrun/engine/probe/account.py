@@ -35,7 +35,7 @@ class _Opened:
 
 
 def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *, dry: bool) -> ProbedSizes:
-    """Open model and context and add up. Errors as in `probe_sizes`."""
+    """Open model and context, add up, and close them. Errors as in `probe_sizes`."""
     native_log.keep(_LOG_LINES)
     extra_bufts = extra_bufts_are_safe(library_path())
     loaded = Model(
@@ -43,15 +43,26 @@ def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
     opened = _Opened(loaded, tuple(native_log.lines), cpu)
-    slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
-    if sum(slot.values()) * context.n_seq > _STATE_LIMIT_BYTES and dry:
-        size = format_bytes(sum(slot.values()) * context.n_seq)
+    try:
+        slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
+        if dry:
+            _check_state(sum(slot.values()), context.n_seq)
+        made = Context(loaded, context)
+        try:
+            return _add_up(paths, opened, made, context, slot)
+        finally:
+            made.close()
+    finally:
+        loaded.close()
+
+
+def _check_state(slot_bytes: int, n_seq: int) -> None:
+    if slot_bytes * n_seq > _STATE_LIMIT_BYTES:
+        size = format_bytes(slot_bytes * n_seq)
         raise EngineFailure(
-            f"the state of {context.n_seq} sequences takes {size}; the engine allocates it even in a dry run",
+            f"the state of {n_seq} sequences takes {size}; the engine allocates it even in a dry run",
             "ask for fewer sequences (-np)",
         )
-    made = Context(loaded, context)
-    return _add_up(paths, opened, made, context, slot)
 
 
 def _state_slot(opened: _Opened) -> Counter[str]:

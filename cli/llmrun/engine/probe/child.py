@@ -29,13 +29,11 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
     """
     import subprocess
 
-    # -P: files in the working folder must not stand in for the program's modules
-    command = [sys.executable, "-P", "-m", "llmrun.engine.probe", entry]
     bounds = {"timeout_s": timeout_s, "memory_bytes": memory_bytes}
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
     try:
         child = subprocess.run(
-            command,
+            _command(entry),
             input=json.dumps({"bounds": bounds, "question": question}).encode(),
             capture_output=True,
             env=environment,
@@ -45,6 +43,11 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
     except subprocess.TimeoutExpired:
         raise EngineFailure(f"the engine did not answer ({entry}) within {timeout_s} s") from None
     return _read(entry, child.returncode, child.stdout, child.stderr)
+
+
+def _command(entry: str) -> list[str]:
+    # -P: files in the working folder must not stand in for the program's modules
+    return [sys.executable, "-P", "-m", "llmrun.engine.probe", entry]
 
 
 def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:

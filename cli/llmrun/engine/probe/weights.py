@@ -16,6 +16,7 @@ from llmrun.gguf.header import TensorInfo
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _INPUT = ("token_embd.weight", "token_types.weight", "position_embd.weight", "per_layer_token_embd.weight")
+_FIRST_LAYER = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
 _EVERYWHERE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _OVERRIDDEN = re.compile(r"tensor (\S+) \(\d+ MiB \S+\) buffer type overridden to (\S+)")
 _UNUSED = re.compile(r"model has unused tensor (\S+) \(size")
@@ -50,6 +51,8 @@ def weights_by_device(
             places = {moved[tensor.name]}
         elif tensor.name in _INPUT:
             places = {cpu, output} if tied and tensor.name == _INPUT[0] else {cpu}
+        elif tensor.name in _FIRST_LAYER:
+            places = {layer_devices[0]}
         elif block := _BLOCK.match(tensor.name):
             places = {layer_devices[int(block[1])]}
         else:
