@@ -88,7 +88,8 @@ def test_a_dry_run_equals_a_load(path_of: WriteArch, arch: str, setting: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("params", MORE_SETTINGS, ids=str)
 def test_every_dry_run_equals_a_load(path_of: WriteArch, params: dict[str, Any]) -> None:
-    for arch in ARCHS:
+    same_types = params.get("type_k") == params.get("type_v")
+    for arch in ARCHS if same_types else sorted(set(ARCHS) - {"deepseek2"}):  # MLA has one type only
         path = path_of(arch)
         assert sizes(path, dry=True, **params) == sizes(path, dry=False, **params), arch
 

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from llmrun.engine.api import CacheBlock, ContextParams
-from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
+from llmrun.engine.cache_log import (
+    read_buffers,
+    read_cache_blocks,
+    read_flash_attention,
+    read_layer_devices,
+)
 from llmrun.engine.context import Context
 from llmrun.engine.model import Model
 from llmrun.units import MIB
@@ -97,6 +102,58 @@ def test_a_cache_over_two_devices() -> None:
         CacheBlock("full", "CPU", 90 * MIB, 8192),
         CacheBlock("full", "CUDA0", round(45.5 * MIB), 8192),
     )
+
+
+def test_buffers_go_by_their_device() -> None:
+    lines = [
+        "llama_kv_cache: RPC0[10.0.0.2:50052] KV buffer size =    45.00 MiB",
+        "llama_kv_cache: size =   45.00 MiB (  8192 cells,  30 layers,  1/1 seqs), K (f16): ...",
+    ]
+    (block,) = read_cache_blocks(lines, {"RPC0[10.0.0.2:50052]": "RPC1"})
+    assert block == CacheBlock("full", "RPC1", 45 * MIB, 8192)
+
+
+def test_a_dry_run_tells_the_sum_only() -> None:
+    """It is shared by layers, of which each device's are named before."""
+    lines = [
+        "llama_kv_cache: layer   0: dev = CPU",
+        "llama_kv_cache: layer   1: dev = CUDA0",
+        "llama_kv_cache: layer   2: dev = CUDA0",
+        "llama_kv_cache:        CPU KV buffer size =     0.00 MiB",
+        "llama_kv_cache:      CUDA0 KV buffer size =     0.00 MiB",
+        "llama_kv_cache: size =    3.00 MiB (   256 cells,   3 layers,  1/1 seqs), K (f16): ...",
+        "llama_kv_cache: layer   3: dev = CUDA0",
+        "llama_kv_cache:      CUDA0 KV buffer size =     0.00 MiB",
+        "llama_kv_cache: size =    5.00 MiB (   256 cells,   1 layers,  1/1 seqs), K (f16): ...",
+    ]
+    assert read_cache_blocks(lines) == (
+        CacheBlock("full", "CPU", MIB, 256),
+        CacheBlock("full", "CUDA0", 2 * MIB, 256),
+        CacheBlock("full", "CUDA0", 5 * MIB, 256),
+    )
+
+
+def test_compute_and_output_buffers() -> None:
+    """Pinned host memory counts as the CPU's; the comparison made when a context ends is no buffer."""
+    lines = [
+        "llama_context:        CPU  output buffer size =     0.19 MiB",
+        "sched_reserve:      CUDA0 compute buffer size =    97.12 MiB",
+        "sched_reserve:  CUDA_Host compute buffer size =     3.00 MiB",
+        "sched_reserve:        CPU compute buffer size =     1.50 MiB",
+        "~llama_context:        CPU compute buffer size is   1.5000 MiB, matches expectation of   1.5000 MiB",
+    ]
+    host = {"CUDA_Host": "CPU"}
+    assert read_buffers(lines, "compute", host) == {"CUDA0": round(97.12 * MIB), "CPU": round(4.5 * MIB)}
+    assert read_buffers(lines, "output", host) == {"CPU": round(0.19 * MIB)}
+
+
+def test_devices_of_layers() -> None:
+    lines = [
+        "load_tensors: layer   1 assigned to device CUDA0, is_swa = 1",
+        "load_tensors: layer   0 assigned to device CPU, is_swa = 0",
+    ]
+    assert read_layer_devices(lines) == ("CPU", "CUDA0")
+    assert read_layer_devices([]) == ()
 
 
 def test_other_lines_say_nothing() -> None:

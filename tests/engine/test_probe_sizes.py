@@ -16,7 +16,7 @@ from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError, NotAModel, Usa
 from llmrun.gguf.sparse import sparse_copy
 from llmrun.units import MIB
 
-from tests.support.archs import FULL_SIZE, write_arch, write_full_size
+from tests.support.archs import FULL_SIZE, write_arch, write_full_size, write_split
 from tests.support.gguf_writer import TensorType
 from tests.support.models import smollm2_path
 
@@ -52,6 +52,13 @@ def test_a_copy_without_weights_is_sized_like_the_model(tmp_path: Path) -> None:
     assert cpu.output_bytes == 4 * 49152
     assert (dry.n_ctx, dry.n_ctx_seq, dry.n_ubatch, dry.flash_attn) == (2048, 2048, 128, "on")
     assert dry.layer_devices == ("CPU",) * 31
+
+
+def test_a_model_in_parts(tmp_path: Path, llama: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    parts = write_split(tmp_path, "llama", 3)
+    whole = ask_sizes(llama, n_ctx=512)
+    assert probe_sizes(sparse_copy(parts, tmp_path / "copies"), CPU_ONLY, ContextParams(n_ctx=512)) == whole
 
 
 def test_every_parameter_reaches_the_child(llama: Path) -> None:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.arch_layers import LAYERS, Hyper
-from tests.support.gguf_writer import BLOCKS, Tensor, TensorType, Value, ValueType, array_of, write_gguf
+from tests.support.gguf_writer import (
+    BLOCKS,
+    Tensor,
+    TensorType,
+    Typed,
+    Value,
+    ValueType,
+    array_of,
+    write_gguf,
+)
 
 _TINY: dict[str, dict[str, Any]] = {
     "gemma2": {"tied": True},
@@ -42,6 +51,24 @@ def write_arch(path: Path, arch: str, **changes: Any) -> Path:
     """Write a model; `changes` are fields of `Hyper`."""
     h = hyper(arch, **changes)
     return write_gguf(path, _metadata(h), list(_tensors(h)))
+
+
+def write_split(folder: Path, arch: str, n_parts: int, **changes: Any) -> list[Path]:
+    """Write a model as a set of files, its tensors dealt out in order."""
+    h = hyper(arch, **changes)
+    tensors = list(_tensors(h))
+    size = -(-len(tensors) // n_parts)
+    paths = []
+    for no in range(n_parts):
+        keys = _metadata(h) if no == 0 else []
+        keys += [
+            ("split.no", Typed(ValueType.U16, no)),
+            ("split.count", Typed(ValueType.U16, n_parts)),
+            ("split.tensors.count", Typed(ValueType.I32, len(tensors))),
+        ]
+        path = folder / f"{arch}-{no + 1:05d}-of-{n_parts:05d}.gguf"
+        paths.append(write_gguf(path, keys, tensors[no * size : (no + 1) * size]))
+    return paths
 
 
 def _tensors(h: Hyper) -> Iterator[Tensor]:
