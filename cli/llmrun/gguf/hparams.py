@@ -18,6 +18,7 @@ from llmrun.gguf.recurrent import State, recurrent_state
 from llmrun.gguf.weights import LayerShape, Weight, layer_shapes, weight_table
 
 # Caches that llama.cpp builds in ways of their own (llama-kv-cache-dsv4.cpp, -dsa-iswa.cpp).
+_STREAMS = {"gemma3n": 4}
 _OWN_CACHES = frozenset({"deepseek4", "dots3note"})
 _NO_V_INDEX = frozenset({"qwen4exp", "glm5-next"})
 _INDEXED = frozenset({"deepseek32", "glm-dsa", "hy_v4", "minimax-m3", *_NO_V_INDEX})
@@ -50,7 +51,10 @@ class MemoryFacts:
     `layers` are those a conversation runs through; `n_layer_all` counts extra prediction layers too, since
     they take places when layers are offloaded. `v_padded` is the widest V row of any layer, to which every
     row is padded without flash attention. `mla`: keys and values share one latent row, kept as K only.
-    `unmodelled` names what the formulas leave out, empty where they cover everything.
+    `tied`: the output uses the input's embedding; `tied_first`: the engine makes the output's copy first, so
+    that one device gets both unless the file is mapped. `per_layer_width`: numbers a token of inputs that
+    every layer gets of its own. `streams`: residual streams. `unmodelled` names what the formulas leave
+    out, empty where they cover everything.
     """
 
     arch: str
@@ -65,7 +69,9 @@ class MemoryFacts:
     weights: tuple[Weight, ...]
     tied: bool
     tied_first: bool
-    unmodelled: str
+    per_layer_width: int = 0
+    streams: int = 1
+    unmodelled: str = ""
 
     @property
     def n_slots(self) -> int:
@@ -234,8 +240,10 @@ def memory_facts(header: GgufHeader, parts: Iterable[GgufHeader] = ()) -> Memory
         v_padded=v_padded,
         mla=keys.count("attention.key_length_mla") > 0 and keys.count("attention.value_length_mla") > 0,
         layers=layers,
-        weights=weight_table(tensors, counts.everything, counts.trunk),
+        weights=weight_table(keys.arch, tensors, counts.everything, counts.trunk),
         tied=tied,
         tied_first=keys.arch in ("gemma3n", "gemma4"),
+        per_layer_width=next((t.dims[0] for t in tensors if t.name == "per_layer_token_embd.weight"), 0),
+        streams=_STREAMS.get(keys.arch, 1),
         unmodelled=f"{keys.arch} has caches of a kind of its own" if keys.arch in _OWN_CACHES else "",
     )

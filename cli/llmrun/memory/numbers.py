@@ -90,7 +90,6 @@ def from_numbers(
         weights=_weights(layers, int(params), bits_of(quant), n_embd * n_vocab),
         tied=False,
         tied_first=False,
-        unmodelled="",
     )
 
 
