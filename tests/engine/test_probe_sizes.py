@@ -107,7 +107,14 @@ def test_a_damaged_file(llama: Path, tmp_path: Path) -> None:
         ask_sizes(cut)
 
 
-def test_a_crash_is_an_error_with_its_reason() -> None:
+def test_a_crash_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    """The library asserts that the state's size is that of its heads."""
+    path = write_arch(tmp_path / "m.gguf", "qwen3next", d_state=64, d_inner=128)
+    with pytest.raises(EngineFailure, match=r"SIGABRT.*GGML_ASSERT"):
+        ask_sizes(path)
+
+
+def test_the_last_line_is_the_reason() -> None:
     with pytest.raises(EngineFailure, match=r"SIGABRT.*GGML_ASSERT\(x\) failed"):
         child._read("sizes", -6, b"", b"something\nm.c:1: GGML_ASSERT(x) failed\n")
 

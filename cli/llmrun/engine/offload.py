@@ -31,7 +31,8 @@ class Placement:
         Raises:
             UsageError: a device, share, pattern or buffer type that cannot be.
         """
-        n_gpus = sum(device.kind in ("gpu", "igpu") for device in devices())
+        kinds = [device.kind for device in devices()]
+        n_gpus = kinds.count("gpu") or kinds.count("igpu")  # integrated ones serve where there is no other
         if params.main_gpu is not None:
             _check_main_gpu(params, n_gpus)
             native.split_mode, native.main_gpu = library().LLAMA_SPLIT_MODE_NONE, params.main_gpu
