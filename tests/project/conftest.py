@@ -1,0 +1,3 @@
+"""Fixtures of these tests."""
+
+from tests.support.cli import cli  # noqa: F401
