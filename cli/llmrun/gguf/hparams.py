@@ -176,8 +176,10 @@ def _layers(
     heads = _looped(keys.each("attention.head_count", counts.listed, zeros), counts)
     kv_heads = _looped(keys.each("attention.head_count_kv", counts.listed, heads[: counts.listed]), counts)
     n_embd = keys.count("embedding_length")
-    even = n_embd // heads[0] if heads and heads[0] else 0
-    full = tuple(keys.count(f"attention.{part}_length", even) if even else 0 for part in ("key", "value"))
+    first = heads[0] if heads else 0  # models without attention have no heads at all
+    full = tuple(
+        keys.count(f"attention.{part}_length", n_embd // first) if first else 0 for part in ("key", "value")
+    )
     swa = tuple(
         keys.count(f"attention.{part}_length_swa", wide)
         for part, wide in zip(("key", "value"), full, strict=True)

@@ -11,11 +11,14 @@ src/llama-kv-cache.cpp, src/llama-kv-cache-iswa.cpp, src/llama-memory-recurrent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from llmrun.errors import UsageError
 from llmrun.gguf.hparams import LayerFacts, MemoryFacts
 from llmrun.gguf.types import TENSOR_TYPES
 from llmrun.memory.plan import MemoryPlan
+
+CacheKind = Literal["full", "swa", "index"]
 
 CELL_STEP = 256
 F32_BYTES = 4
@@ -98,19 +101,53 @@ def position_bytes(facts: MemoryFacts, layer: LayerFacts, plan: MemoryPlan) -> i
     v_width = layer.v_width
     if v_width and plan.flash_attn == "off":
         v_width = facts.v_padded
-    index_v = layer.index_v
-    return (
-        row_bytes(plan.type_k, layer.k_width)
-        + row_bytes(plan.type_v, v_width)
-        + row_bytes(plan.type_k, layer.index_k)
-        + row_bytes(plan.type_v, index_v)
-    )
+    own = row_bytes(plan.type_k, layer.k_width) + row_bytes(plan.type_v, v_width)
+    return own + index_bytes(layer, plan)
+
+
+def index_bytes(layer: LayerFacts, plan: MemoryPlan) -> int:
+    """The part of it that belongs to an indexer of sparse attention."""
+    return row_bytes(plan.type_k, layer.index_k) + row_bytes(plan.type_v, layer.index_v)
 
 
 def layer_kv_bytes(facts: MemoryFacts, layer: LayerFacts, plan: MemoryPlan, cells: Cells) -> int:
     """K/V bytes of one layer over all its cells and streams."""
     kept = cells.window if layer.windowed else cells.full
     return kept * cells.n_stream * position_bytes(facts, layer, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """One cache as the engine lists it: full attention, sliding window, or keys of an indexer.
+
+    `cells` are those of one stream, `size_bytes` covers all streams.
+    """
+
+    kind: CacheKind
+    cells: int
+    layers: int
+    size_bytes: int
+
+
+def cache_sizes(facts: MemoryFacts, plan: MemoryPlan) -> tuple[CacheSize, ...]:
+    """The caches of a plan that hold something."""
+    cells = cells_of(facts, plan)
+    kinds: dict[CacheKind, list[int]] = {"full": [], "swa": [], "index": []}
+    for layer in facts.layers:
+        if not layer.k_width:
+            continue
+        index = index_bytes(layer, plan)
+        kept = cells.window if layer.windowed else cells.full
+        kinds["swa" if layer.windowed else "full"].append(
+            kept * cells.n_stream * (position_bytes(facts, layer, plan) - index)
+        )
+        if index:
+            kinds["index"].append(kept * cells.n_stream * index)
+    return tuple(
+        CacheSize(kind, cells.window if kind == "swa" else cells.full, len(sizes), sum(sizes))
+        for kind, sizes in kinds.items()
+        if sizes
+    )
 
 
 def layer_state_bytes(layer: LayerFacts, plan: MemoryPlan) -> int:

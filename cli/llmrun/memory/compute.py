@@ -47,6 +47,9 @@ def _peak_bytes(
     """Peak of the part of the graph with the layers `mine`; `first`: inputs, `output`: logits."""
     arena = Arena(_HOST_ALIGNMENT if first else _GPU_ALIGNMENT)
     n_seq = max(1, plan.n_seq)
+    logits = F32_BYTES * n_seq * (facts.n_embd + facts.n_vocab)
+    if not mine and not first:
+        return logits
     walk = Walk(facts, plan, cells, arena, cells.n_ubatch + -cells.n_ubatch % n_seq)
     held = _take_inputs(walk, first=first)
     residual = _embeddings(walk, held)
@@ -60,8 +63,7 @@ def _peak_bytes(
             residual = walk_layer(walk, layer, residual, last=last, mask_done=mask_done)
     arena.give(residual, *held, *(block for blocks in walk.masks.values() for block in blocks))
     if output:
-        arena.take(F32_BYTES * n_seq * facts.n_embd)
-        arena.take(F32_BYTES * n_seq * facts.n_vocab)
+        arena.take(logits)
     return arena.peak_bytes
 
 

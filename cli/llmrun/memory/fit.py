@@ -18,6 +18,8 @@ from llmrun.memory.placement import gpus_of
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES, DeviceInfo, MemoryPlan
 from llmrun.memory.use import Use, device_use
 
+_UNKNOWN_CTX = 1 << 20
+
 MIN_CTX = 4096
 """A context is not shrunk below this, unless it was shorter to begin with."""
 
@@ -48,9 +50,9 @@ def _largest(low: int, high: int, good: Callable[[int], bool]) -> int | None:
     return low
 
 
-def trained_ctx(facts: MemoryFacts, plan: MemoryPlan) -> int:
-    """The longest context worth asking for: the trained length, or the plan's where the file tells none."""
-    return padded(facts.n_ctx_train or plan.n_ctx or CELL_STEP)
+def trained_ctx(facts: MemoryFacts) -> int:
+    """The longest context worth asking for: the trained length, a million tokens where it is unknown."""
+    return padded(facts.n_ctx_train or _UNKNOWN_CTX)
 
 
 def largest_ctx(plan: MemoryPlan, good: Callable[[MemoryPlan], bool], *, low: int, high: int) -> int:
@@ -67,7 +69,7 @@ def max_ctx(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo],
         plan,
         lambda p: device_use(facts, p, devices).fits(reserve_bytes),
         low=CELL_STEP,
-        high=trained_ctx(facts, plan),
+        high=trained_ctx(facts),
     )
 
 
@@ -140,7 +142,7 @@ def plan_offload(
     best = planner.at(plan)
     if best.fits or ctx_fixed:
         return best if best.fits else replace(best, kind="too_large")
-    asked = padded(plan.n_ctx or trained_ctx(facts, plan))
+    asked = padded(plan.n_ctx or trained_ctx(facts))
     n_ctx = largest_ctx(plan, lambda p: planner.at(p).fits, low=min(MIN_CTX, asked), high=asked - CELL_STEP)
     if not n_ctx:
         return replace(best, kind="too_large")

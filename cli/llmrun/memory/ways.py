@@ -86,7 +86,7 @@ def ways_out(
     search = _Search(devices, reserve_bytes, auto_layers)
     quants = search.first("quantization", _smaller_quants(facts, plan))
     caches = search.first("kv_type", _smaller_caches(facts, plan))
-    asked = padded(plan.n_ctx or trained_ctx(facts, plan))
+    asked = padded(plan.n_ctx or trained_ctx(facts))
     n_ctx = largest_ctx(plan, lambda p: search.fits(facts, p), low=_SHORTEST_CTX, high=asked - CELL_STEP)
     shorter = [(str(n_ctx), facts, replace(plan, n_ctx=n_ctx))] if n_ctx else []
     return (*quants, *caches, *search.first("context", shorter))
