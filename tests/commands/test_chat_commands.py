@@ -50,12 +50,22 @@ def test_the_program_answers_on_stderr_and_the_model_on_stdout(cli: Cli, model: 
             assert "/model" in talk.says("/set n_ctx 512")
             assert "top_k" in talk.says("/set topk 7").partition("error:")[2]
             assert "error:" in talk.says("/set top_k many")
-            assert "error:" in talk.says("/set top_k")
+            assert "top_k = 7" in talk.says("/set top_k")
+            assert "error:" in talk.says("/set")
+            assert "error:" in talk.says("/set nonsense")
+            assert "temperature = 0.5" in talk.says("/set temp 0.5")
+            assert "temperature = 0.6" in talk.says("/set --temp=0.6")
+            assert "temperature = 0" in talk.says("/set temperature default")
+            assert '["END"]' in talk.says("/set stop END")
+            assert "stop = none" in talk.says("/set stop default")
+            talk.says("/system Be brief.")
             settings = {line.split()[0]: line for line in talk.says("/show").splitlines() if line.split()}
             assert "7  (/set)" in settings["top_k"]
             assert "line  (/set)" in settings["panel"]
             assert "512  (/set)" in settings["n_ctx"]
             assert model.name in settings["model"]
+            assert "0  (flag --temp)" in settings["temperature"]
+            assert "Be brief." in settings["system"]
 
             stats = talk.says("/stats")
             assert all(word in stats for word in ("prefill", "decode", "reused", "tok/s"))
@@ -91,7 +101,8 @@ def test_the_conversation_can_be_changed(cli: Cli, talk: Talk) -> None:
     assert said(cli) == []
     talk.says("new")
     assert cli.request_log[-1]["usage"]["prompt_tokens"] == cli.request_log[0]["usage"]["prompt_tokens"]
-    talk.leaves()
+    talk.enters("/exit")
+    assert talk.terminal.ended() == 0
 
 
 def test_files_go_with_the_next_message_only(cli: Cli, talk: Talk) -> None:
@@ -109,7 +120,7 @@ def test_files_go_with_the_next_message_only(cli: Cli, talk: Talk) -> None:
     talk.leaves()
 
 
-def test_a_failed_message_keeps_the_files_for_the_next(cli: Cli, talk: Talk) -> None:
+def test_a_failed_message_takes_its_files_with_it(cli: Cli, talk: Talk) -> None:
     (cli.folder / "long.txt").write_text("x" * 3000)
     talk.says("/read long.txt")
     assert "error:" in talk.says("what is it?")
@@ -172,6 +183,7 @@ def test_slashes_that_are_no_commands(cli: Cli, talk: Talk) -> None:
     for line in ("//etc is a folder", " /usr as well", "/etc/hosts?"):
         talk.says(line)
     assert [user for user, _ in said(cli)][:2] == ["/etc is a folder", "/usr as well"]
-    talk.enters("/exit")
+    assert "/undo" in talk.says("/?")
+    talk.enters("/quit")
     assert talk.terminal.ended() == 0
     assert talk.terminal.modes == talk.terminal.modes_before

@@ -25,6 +25,9 @@ from llmrun.store.resolve import lasting_ref
 LOADING_GROUPS = ("hardware", "context")
 """Settings that a model is loaded with; the others hold from the next answer on."""
 
+DEFAULT = "default"
+"""In place of a value: what the setting was before it was changed in the chat."""
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -155,7 +158,7 @@ class Chat:
             yield Notice("warning", f"this turn is not saved: {error.message}")
 
     def change(self, name: str, value: str) -> bool:
-        """Set a setting by its name; True if it holds only once a model is loaded again.
+        """Set a setting, `DEFAULT` takes that back; True if it holds only once a model is loaded again.
 
         Raises:
             UsageError: no such setting, or no such value; nothing has changed.
@@ -163,7 +166,9 @@ class Chat:
         if name in ("model", "system"):
             raise UsageError(f"{name} is not changed with /set", f"use /{name}")
         sources = self._request.sources
-        sources = replace(sources, chat={**sources.chat, name: value})
+        kept = {known: given for known, given in sources.chat.items() if known != name}
+        undone = value == DEFAULT and name in BY_NAME
+        sources = replace(sources, chat=kept if undone else {**kept, name: value})
         opened = self._open.with_settings(sources)
         self._use_settings(opened, replace(self._request, sources=sources))
         return name not in BY_NAME or BY_NAME[name].group in LOADING_GROUPS

@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 
 from llmrun.config.dirs import user_config_dir, user_config_file
 from llmrun.config.layers import Effective, Layer, resolve
+from llmrun.config.schema import BY_NAME, SETTINGS
+
+
+def setting_name(given: str) -> str:
+    """The setting that `given` names, also where it is spelt like its flag, with or without dashes."""
+    flags = {spelling: s.name for s in SETTINGS if s.flag for spelling in (s.flag, s.flag.lstrip("-"))}
+    return given if given in BY_NAME else flags.get(given, given)
 
 
 @dataclass(frozen=True, slots=True)

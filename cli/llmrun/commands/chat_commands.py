@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
+from llmrun.app.settings import setting_name
 from llmrun.errors import UsageError
 from llmrun.ui.notes import print_note, print_rows
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "help": "this list",
     "system": "show, or set with TEXT or @FILE, the system message; `/system none` takes it away",
-    "set": "NAME VALUE: change a setting, see /show",
+    "set": "NAME VALUE: change a setting of /show; `default` takes the change back",
     "show": "the model and every setting with its source",
     "stats": "sums over this chat, by phase",
     "context": "what the context holds",
@@ -36,6 +38,9 @@ COMMANDS = {
     "model": "NAME: another model, the conversation stays; without NAME load this one again",
     "exit": "leave, like Ctrl-D",
 }
+ALIASES = {"?": "help", "quit": "exit", "bye": "exit"}
+"""What other programs call some of them."""
+
 FREE_TEXT = ("system",)
 """Commands whose argument may have several lines."""
 
@@ -76,13 +81,13 @@ class ChatCommands:
         }
 
     def run(self, name: str, argument: str) -> None:
-        """Run the command `name`.
+        """Run the command `name`, which may be an alias.
 
         Raises:
             Leave: it was /exit.
             LlmrunError: it could not be done.
         """
-        self._handlers[name](argument)
+        self._handlers[ALIASES.get(name, name)](argument)
 
     def take_draft(self) -> str:
         """What the next prompt begins with."""
@@ -115,19 +120,27 @@ class ChatCommands:
         self._note(f"system: {session.system or 'none'}")
 
     def _set(self, argument: str) -> None:
-        name, _, value = argument.partition(" ")
-        if not name or not value.strip():
+        given, _, value = re.sub(r"^([^\s=]+)=", r"\1 ", argument).partition(" ")
+        name, value = setting_name(given), value.strip()
+        if not name:
             raise UsageError("/set takes a name and a value", "/show lists the settings")
-        needs_load = self._chat.change(name, value.strip())
-        later = " once the model is loaded again: /model" if needs_load else ""
-        self._note(f"{name} = {value.strip()}{later}")
+        has_command = name in ("model", "system")
+        needs_load = (bool(value) or has_command) and self._chat.change(name, value)
+        row = next((row for row in self._chat.settings.rows() if row.name == name), None)
+        if row is None and not value:
+            raise UsageError(f"there is no setting {given}", "/show lists the settings")
+        now = f"{name} = {row.value if row else value}"
+        self._note(f"{now}, once the model is loaded again (/model)" if needs_load else now)
 
     def _show_settings(self, _: str) -> None:
-        model = self._chat.model
-        settings = (row for row in self._chat.settings.rows() if row.name != "model")
-        rows = [(row.name, f"{row.value}  ({row.source})") for row in settings]
-        size = format_bytes(model.size_bytes)
-        print_rows(self._streams, [("model", f"{model.ref}  {model.quant}  {size}  {model.path}"), *rows])
+        chat, model = self._chat, self._chat.model
+        rows = [("model", f"{model.ref}  {model.quant}  {format_bytes(model.size_bytes)}  {model.path}")]
+        for row in chat.settings.rows():
+            if row.name == "system":
+                rows.append((row.name, f"{chat.session.system or 'none'}  (/system)"))
+            elif row.name != "model":
+                rows.append((row.name, f"{row.value}  ({row.source})"))
+        print_rows(self._streams, rows)
 
     def _stats(self, _: str) -> None:
         t = self._chat.totals

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from llmrun.commands.chat_commands import COMMANDS, FREE_TEXT, ChatCommands, Leave
+from llmrun.commands.chat_commands import ALIASES, COMMANDS, FREE_TEXT, ChatCommands, Leave
 from llmrun.config.dirs import user_data_dir
 from llmrun.config.kinds import Choice, Switch
 from llmrun.config.schema import SETTINGS, Setting
@@ -125,7 +125,7 @@ class Repl:
                 print_error(self._streams, error)
 
     def _take(self, text: str) -> None:
-        line = parse_line(text, COMMANDS, FREE_TEXT)
+        line = parse_line(text, (*COMMANDS, *ALIASES), FREE_TEXT)
         match line:
             case Unknown():
                 raise UsageError(line.message, line.hint)
