@@ -117,7 +117,7 @@ def test_prediction_layers_take_nothing(tmp_path: Path) -> None:
     assert with_one.devices == without.devices
 
 
-@pytest.mark.parametrize("arch", sorted(set(ARCHS) - {"gemma3n"}))
+@pytest.mark.parametrize("arch", ARCHS)
 def test_tensors_and_buffers_agree(path_of: WriteArch, arch: str) -> None:
     """A buffer is its tensors, each padded to 32 bytes."""
     (cpu,) = sizes(path_of(arch), dry=True, n_ctx=256).devices

@@ -7,7 +7,7 @@ A name that ends in a dot has no suffix in the file, one that ends in ".bias" ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.support.gguf_writer import TensorType, Value
 
@@ -25,6 +25,7 @@ class Hyper:
     n_head: int = 4
     n_head_kv: int = 2
     head_size: int = 32
+    head_size_swa: int = 32  # of window layers, where they have their own
     n_rot: int = 0  # 0: all of the head
     n_vocab: int = 320
     n_ctx: int = 4096
@@ -35,6 +36,7 @@ class Hyper:
     n_ff_exp: int = 96
     n_ff_shexp: int = 96
     n_dense: int = 1  # leading layers without experts
+    n_shared: int = 0  # last layers that read the cache of earlier ones
     n_predict: int = 0  # layers for token prediction, counted in n_layer
     q_rank: int = 64
     kv_rank: int = 64
@@ -140,6 +142,25 @@ def _gemma3n(h: Hyper, il: int, b: str) -> Shapes:
     if il == 0:
         yield "altup_proj", (h.n_embd, h.n_embd, _ALTUP - 1)
         yield "altup_unembd_proj", (h.n_embd, h.n_embd, _ALTUP - 1)
+        yield "per_layer_token_embd", (_PER_LAYER * h.n_layer, h.n_vocab)
+        yield "per_layer_model_proj", (h.n_embd, _PER_LAYER * h.n_layer)
+        yield "per_layer_proj_norm", (_PER_LAYER,)
+
+
+def is_windowed(h: Hyper, il: int) -> bool:
+    """gemma4 lists its window layers; here all but every `interval`-th."""
+    return (il + 1) % h.interval != 0
+
+
+def _gemma4(h: Hyper, il: int, b: str) -> Shapes:
+    size = h.head_size_swa if is_windowed(h, il) else h.head_size
+    yield from _gemma2(replace(h, head_size=size), il, b)
+    yield from _qk_norms(replace(h, head_size=size), b)
+    yield f"{b}post_norm", (h.n_embd,)
+    yield f"{b}inp_gate", (h.n_embd, _PER_LAYER)
+    yield f"{b}proj", (_PER_LAYER, h.n_embd)
+    if il == 0:
+        yield "rope_freqs", (h.head_size // 2,)
         yield "per_layer_token_embd", (_PER_LAYER * h.n_layer, h.n_vocab)
         yield "per_layer_model_proj", (h.n_embd, _PER_LAYER * h.n_layer)
         yield "per_layer_proj_norm", (_PER_LAYER,)
@@ -315,6 +336,7 @@ LAYERS: dict[str, Callable[[Hyper, int, str], Shapes]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3n": _gemma3n,
+    "gemma4": _gemma4,
     "gpt-oss": _gpt_oss,
     "phi3": _phi3,
     "deepseek2": _deepseek2,

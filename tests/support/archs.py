@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.support.arch_layers import LAYERS, Hyper
+from tests.support.arch_layers import LAYERS, Hyper, is_windowed
 from tests.support.gguf_writer import (
     BLOCKS,
     Tensor,
@@ -27,6 +27,7 @@ _TINY: dict[str, dict[str, Any]] = {
     "gemma2": {"tied": True},
     "gemma3": {"n_layer": 6, "tied": True},
     "gemma3n": {"n_layer": 22, "tied": True},
+    "gemma4": {"n_layer": 9, "tied": True, "head_size": 64, "interval": 3, "n_shared": 3},
     "gpt-oss": {"n_layer": 4},
     "deepseek2": {"n_layer": 3, "n_head_kv": 1},
     "glm4moe": {"n_layer": 4, "n_predict": 1},
@@ -147,10 +148,10 @@ def _expert_keys(h: Hyper) -> dict[str, Value]:
 
 
 def _window_keys(h: Hyper) -> dict[str, Value]:
-    if h.arch not in ("gemma2", "gemma3", "gemma3n", "gpt-oss", "cohere2", "llama4", "phi3"):
+    if h.arch not in ("gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "cohere2", "llama4", "phi3"):
         return {}
     keys: dict[str, Value] = {"attention.sliding_window": h.window}
-    if h.pattern:
+    if h.pattern and h.arch != "gemma4":
         keys["attention.sliding_window_pattern"] = h.pattern
     return keys
 
@@ -178,6 +179,15 @@ def _other_keys(h: Hyper) -> dict[str, Value]:
                 "attention.kv_lora_rank": h.kv_rank,
                 "attention.key_length_mla": h.head_k_mla,
                 "attention.value_length_mla": h.head_v_mla,
+            }
+        case "gemma4":
+            return {
+                "attention.sliding_window_pattern": [is_windowed(h, il) for il in range(h.n_layer)],
+                "attention.shared_kv_layers": h.n_shared,
+                "attention.key_length_swa": h.head_size_swa,
+                "attention.value_length_swa": h.head_size_swa,
+                "rope.dimension_count_swa": h.head_size_swa,
+                "embedding_length_per_layer_input": 256,
             }
         case "cohere2":
             return {"logit_scale": 1.0}

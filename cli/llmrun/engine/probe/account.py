@@ -32,6 +32,7 @@ class _Opened:
     model: Model
     load_log: tuple[str, ...]
     cpu: str
+    mapped: bool
 
 
 def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *, dry: bool) -> ProbedSizes:
@@ -42,7 +43,7 @@ def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *
         model, extra_bufts=extra_bufts, progress=lambda _: None, cancelled=threading.Event(), dry=dry
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
-    opened = _Opened(loaded, tuple(native_log.lines), cpu)
+    opened = _Opened(loaded, tuple(native_log.lines), cpu, model.use_mmap)
     try:
         slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
         if dry:
@@ -98,7 +99,9 @@ def _add_up(
         state, kv, compute = _exact(breakdown, slot, params.n_seq)
     layer_devices = read_layer_devices(opened.load_log)
     tensors = [tensor for path in paths for tensor in read_header(path).tensors]
-    weights = weights_by_device(tensors, layer_devices, opened.load_log, names, opened.cpu)
+    weights = weights_by_device(
+        tensors, layer_devices, opened.load_log, names, opened.cpu, mapped=opened.mapped
+    )
     model, repack = (breakdown.model, breakdown.repack) if breakdown else (Counter[str](), Counter[str]())
     output = _output(context, params, opened.model.vocab.n_tokens, names)
     used = [opened.cpu, *(device.name for device in devices() if device.name != opened.cpu)]
