@@ -118,6 +118,21 @@ def test_a_resize_while_streaming_loses_and_doubles_nothing(sizes: list[tuple[in
     assert [line for line in seen if line.startswith("part 1")] == [f"part 1 {i}" for i in range(12)]
 
 
+def test_a_block_for_a_wider_terminal_is_left_out_until_it_is_laid_out_again() -> None:
+    terminal = Terminal(40, 12)
+    live = LiveText(terminal.write, terminal.size)
+    live.append("Hello")
+    live.set_block(["wide " * 7] * 3)
+    live.flush()
+    terminal.resize(20, 12)
+    live.append(" you")
+    live.flush()
+    assert strip_end(terminal.lines()) == ["Hello you"]
+    live.set_block(BLOCK)
+    live.flush()
+    assert strip_end(terminal.lines()) == ["Hello you", *BLOCK]
+
+
 def test_a_frame_costs_the_same_however_long_the_text_is() -> None:
     terminal = Terminal(40, 10)
     live = LiveText(terminal.write, terminal.size)

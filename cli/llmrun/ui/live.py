@@ -51,6 +51,7 @@ class LiveText:
         self._line = ""
         self._pending: list[Run] = []
         self._block: Sequence[str] = ()
+        self._block_columns = 0
         self._block_drawn = False
 
     def append(self, text: str, style: str = "") -> None:
@@ -58,15 +59,20 @@ class LiveText:
         self._pending.append((style, text))
 
     def set_block(self, lines: Sequence[str]) -> None:
-        """Replace the live block; each line must fit the terminal's width. It shows at the next `flush`."""
+        """Replace the live block; each line must fit the terminal's width. It shows at the next `flush`.
+
+        Once the terminal has become narrower it is left out until it is set again: lines that wrap would
+        scroll the text away from where the cursor returns to.
+        """
         self._block = lines
+        self._block_columns, _ = self._size()
 
     def flush(self) -> None:
         """Bring the terminal up to date in one write."""
         columns, rows = self._size()
         runs, self._pending = self._split_held(self._pending, columns)
         frame = [_BEGIN_FRAME, ERASE_BELOW if self._block_drawn else "", self._take(runs)]
-        block = self._block[: max(0, rows - 2)]
+        block = self._block[: max(0, rows - 2)] if columns >= self._block_columns else ()
         if block:
             frame += [_INDEX * len(block), f"\x1b[{len(block)}A", _SAVE]
             frame += [_NEXT_ROW + line for line in block]
