@@ -98,7 +98,8 @@ class _Keys:
         return f"{self.arch}.{suffix}" in self.header.metadata
 
     def each(self, suffix: str, n: int, default: tuple[int, ...]) -> tuple[int, ...]:
-        return per_layer(self.header, f"{self.arch}.{suffix}", n, default)
+        values = per_layer(self.header, f"{self.arch}.{suffix}", n, default)
+        return tuple(max(0, value) for value in values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ def refusal(facts: MemoryFacts, plan: MemoryPlan) -> str:
         block = _BLOCKS[type_name][0]
         for layer in facts.layers:
             size = layer.head_k if what == "K" else layer.head_v
-            if layer.k_width and size % block:
+            row = size if plan.flash_attn == "on" else layer.k_width if what == "K" else layer.v_width
+            if layer.k_width and row % block:
                 return f"{what} heads of {size} numbers do not fill the blocks of {block} of type {type_name}"
     return ""
 
