@@ -16,6 +16,7 @@ from llmrun.engine.context import Context
 from llmrun.engine.model import Model
 from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.probe.breakdown import Breakdown, read_breakdown
+from llmrun.engine.probe.pipeline import pipelined_compute
 from llmrun.engine.probe.sizes import DeviceSizes, ProbedSizes
 from llmrun.engine.probe.weights import weights_by_device
 from llmrun.errors import EngineFailure
@@ -33,6 +34,7 @@ class _Opened:
     load_log: tuple[str, ...]
     cpu: str
     mapped: bool
+    dry: bool
 
 
 def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *, dry: bool) -> ProbedSizes:
@@ -43,7 +45,7 @@ def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *
         model, extra_bufts=extra_bufts, progress=lambda _: None, cancelled=threading.Event(), dry=dry
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
-    opened = _Opened(loaded, tuple(native_log.lines), cpu, model.use_mmap)
+    opened = _Opened(loaded, tuple(native_log.lines), cpu, model.use_mmap, dry)
     try:
         slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
         if dry:
@@ -97,6 +99,8 @@ def _add_up(
         state, kv, compute = _by_log(context, names)
     else:
         state, kv, compute = _exact(breakdown, slot, params.n_seq)
+    if opened.dry:
+        compute = pipelined_compute(context.handle, native_log.lines, names) or compute
     layer_devices = read_layer_devices(opened.load_log)
     tensors = [tensor for path in paths for tensor in read_header(path).tensors]
     weights = weights_by_device(

@@ -3,10 +3,9 @@
 The dry run opens header-only copies of the model's files with `no_alloc`: the engine builds its graphs and
 adds up every buffer, but allocates only recurrent state. Both run in a child process.
 
-Dry and real sizes are equal, with one exception: where several GPUs hold all layers and the engine
-pipelines batches through them, a dry run forgets which device the first norm of a GPU's layers was assigned
-to (`ggml_backend_sched_reserve_size` resets the assignments) and counts its input once more, in as many
-copies as the pipeline has. Compute buffers of such GPUs but the first are then over-estimated.
+Dry and real sizes are equal to the byte. Where several GPUs hold all layers and the engine pipelines batches
+through them, that takes a correction which allocates compute buffers for a moment (`probe/pipeline.py`); if
+the GPUs have no room even for those, compute is over-estimated.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""Compute buffers of several GPUs that batches are pipelined through, corrected after a dry run.
+
+A dry run measures its graph with `ggml_backend_sched_reserve_size`, which forgets which device the first
+norm of a GPU's layers was assigned to. Its input is then counted once more, in as many copies as the pipeline
+has (4). So the same graph is reserved for real here, for a moment, where the GPUs have room for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmrun.engine.bindings import native_function
+from llmrun.errors import EngineFailure
+
+_PIPELINED = re.compile(r"sched copies = (\d+)")
+_WORST_CASE = re.compile(r"worst-case: n_tokens = (\d+), n_seqs = (\d+), n_outputs = (\d+)")
+_RESERVE = "_Z19llama_graph_reserveP13llama_contextjjj"
+_SCHEDULER = "_ZNK13llama_context9get_schedEv"
+
+
+def pipelined_compute(context: Any, log: Iterable[str], devices: Mapping[str, str]) -> Counter[str] | None:
+    """Compute bytes for each device, None where there is no pipeline, no room, or no such function.
+
+    Args:
+        context: an open context of a model opened dry.
+        log: what the library wrote while it created the context.
+        devices: device of each buffer type.
+    """
+    copies = worst = None
+    for line in log:
+        copies = _PIPELINED.search(line) or copies
+        worst = _WORST_CASE.search(line) or worst
+    if copies is None or int(copies[1]) < 2 or worst is None:
+        return None
+    try:
+        reserve = native_function(_RESERVE, ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_uint32,) * 3)
+        scheduler_of = native_function(_SCHEDULER, ctypes.c_void_p, ctypes.c_void_p)
+    except EngineFailure:
+        return None
+    if not reserve(context, *map(int, worst.groups())):
+        return None
+    return _buffers(scheduler_of(context), devices)
+
+
+def _buffers(scheduler: int, devices: Mapping[str, str]) -> Counter[str]:
+    pointer = ctypes.c_void_p
+    count = native_function("ggml_backend_sched_get_n_backends", ctypes.c_int, pointer)
+    backend = native_function("ggml_backend_sched_get_backend", pointer, pointer, ctypes.c_int)
+    type_of = native_function("ggml_backend_sched_get_buffer_type", pointer, pointer, pointer)
+    size_of = native_function("ggml_backend_sched_get_buffer_size", ctypes.c_size_t, pointer, pointer)
+    name_of = native_function("ggml_backend_buft_name", ctypes.c_char_p, pointer)
+    found: Counter[str] = Counter()
+    for index in range(count(scheduler)):
+        each = backend(scheduler, index)
+        name = name_of(type_of(scheduler, each)).decode()
+        found[devices.get(name, name)] += size_of(scheduler, each)
+    return found
