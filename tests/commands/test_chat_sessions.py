@@ -138,15 +138,17 @@ def test_exports_are_new_files(cli: Cli, model: Path) -> None:
 def test_two_chats_on_one_session_do_not_disturb_each_other(cli: Cli, model: Path) -> None:
     cli.here("chat", model, *GREEDY, "--session", "s", stdin=b"one")
     flags = ("chat", "--session", "s", *GREEDY)
-    with cli.terminal(*flags) as first, cli.terminal(*flags) as second:
-        talks = [Talk(first), Talk(second)]
-        assert "s-2" not in first.text
-        assert "session s-2" in second.text
-        assert "copy" in second.text
-        talks[1].says("right")
-        talks[0].says("left")
-        for talk in talks:
-            talk.leaves()
+    with cli.terminal(*flags) as first:
+        left = Talk(first)
+        with cli.terminal(*flags) as second:
+            right = Talk(second)
+            assert "s-2" not in first.text
+            assert "session s-2" in second.text
+            assert "copy" in second.text
+            right.says("right")
+            left.says("left")
+            right.leaves()
+        left.leaves()
     users = {name: [turn.user for turn in store_of(cli).read(name).turns] for name in ("s", "s-2")}
     assert users == {"s": ["one", "left"], "s-2": ["one", "right"]}
 
