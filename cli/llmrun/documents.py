@@ -1,5 +1,5 @@
-"""The JSON contracts as pure functions: `llmrun.completion/1`, `llmrun.show/1`, `llmrun.error/1`, and stream
-lines."""
+"""The JSON contracts as pure functions: `llmrun.completion/1`, `llmrun.show/1`, `llmrun.vram/1`,
+`llmrun.error/1`, and stream lines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from llmrun.events import (
     TokenChoice,
 )
 from llmrun.model_report import ArraySummary, ModelReport
+from llmrun.vram_report import Use, VramReport
 
 COMPLETION_SCHEMA = "llmrun.completion/1"
 IMPOSSIBLE = -9999.0
 """Stands for the logarithm of 0, which JSON cannot hold."""
 
 SHOW_SCHEMA = "llmrun.show/1"
+VRAM_SCHEMA = "llmrun.vram/1"
 ERROR_SCHEMA = "llmrun.error/1"
 
 
@@ -221,3 +223,52 @@ def _json_value(value: object) -> object:
     if isinstance(value, ArraySummary):
         return {"type": value.type, "length": value.length, "first": [_json_value(v) for v in value.first]}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def vram_document(report: VramReport) -> dict[str, object]:
+    """The `llmrun.vram/1` document."""
+    document: dict[str, object] = {
+        "schema": VRAM_SCHEMA,
+        "model": asdict(report.model),
+        "method": report.method,
+        "settings": asdict(report.settings),
+        "devices": [
+            {
+                "name": device.name,
+                "kind": device.kind,
+                "free_bytes": device.free_bytes,
+                "total_bytes": device.total_bytes,
+                **_use(device.use),
+                "fits": device.fits,
+            }
+            for device in report.devices
+        ],
+        "totals": _use(report.totals),
+        "kv_bytes_per_token": report.kv_bytes_per_token,
+        "verdict": report.verdict,
+        "max_ctx": report.max_ctx,
+        "max_gpu_layers": report.max_gpu_layers,
+        "n_layers": report.n_layers,
+        "n_cpu_moe": report.n_cpu_moe,
+        "reserve_bytes": report.reserve_bytes,
+        "grid": [asdict(cell) for cell in report.grid],
+        "remedies": [asdict(remedy) for remedy in report.remedies],
+        "warnings": list(report.warnings),
+    }
+    if report.steps:
+        document["steps"] = [asdict(step) for step in report.steps]
+    if report.verified:
+        document["verified"] = [
+            {
+                "name": one.name,
+                "formula": _use(one.formula),
+                "engine": _use(one.engine),
+                "measured": _use(one.measured),
+            }
+            for one in report.verified
+        ]
+    return document
+
+
+def _use(use: Use) -> dict[str, int]:
+    return {**asdict(use), "sum_bytes": use.sum_bytes}

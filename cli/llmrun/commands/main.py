@@ -11,6 +11,7 @@ from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.run import run
 from llmrun.commands.show import show
+from llmrun.commands.vram import vram
 
 app = typer.Typer(
     name="llmrun",
@@ -41,4 +42,5 @@ def root(
 app.command()(run)
 app.command()(chat)
 app.command()(show)
+app.command()(vram)
 app.add_typer(config_app, name="config")

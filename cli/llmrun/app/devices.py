@@ -1,0 +1,74 @@
+"""The devices a plan can use: those the engine sees, main memory as this process may use it, and those the
+user names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from llmrun.app.host_memory import HostMemory, host_memory
+from llmrun.engine.bindings import Device
+from llmrun.engine.probe.sizes import probe_devices
+from llmrun.errors import EngineFailure
+from llmrun.memory.plan import DeviceInfo
+
+_HOST = "CPU"
+
+
+class DeviceProbe:
+    """Asks the engine for its devices in the background; it takes as long as all the rest of an estimate."""
+
+    def __init__(
+        self, rpc: Sequence[str] = (), probe: Callable[[Sequence[str]], tuple[Device, ...]] = probe_devices
+    ) -> None:
+        self._found: tuple[Device, ...] = ()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._ask, args=(rpc, probe), daemon=True)
+        self._thread.start()
+
+    def _ask(self, rpc: Sequence[str], probe: Callable[[Sequence[str]], tuple[Device, ...]]) -> None:
+        try:
+            self._found = probe(rpc)
+        except BaseException as error:  # noqa: BLE001 raised again in the thread that waits
+            self._failure = error
+
+    def result(self) -> tuple[tuple[DeviceInfo, ...], str]:
+        """The devices, and why there is the CPU alone where the engine cannot be asked (empty: it could).
+
+        Raises:
+            NetworkFailure, UsageError: a server the user named does not answer.
+        """
+        self._thread.join()
+        failure = self._failure
+        if isinstance(failure, EngineFailure):
+            return known_devices((), host_memory()), failure.message
+        if failure is not None:
+            raise failure
+        return known_devices(self._found, host_memory()), ""
+
+
+def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo, ...]:
+    """The engine's devices, the CPU first and with the memory of `host`."""
+    name = next((device.name for device in found if device.kind == "cpu"), _HOST)
+    others = (d for d in found if d.kind != "cpu")
+    return (
+        DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes),
+        *(DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes) for d in others),
+    )
+
+
+def with_named(devices: Sequence[DeviceInfo], named: Mapping[str, int]) -> tuple[DeviceInfo, ...]:
+    """`devices` with as much free memory as `named` says; a name that is new stands for a further GPU.
+
+    A GPU with no memory at all is left out, so that naming it so plans without it.
+    """
+    present = {device.name for device in devices}
+    changed = [
+        replace(d, free_bytes=named[d.name], total_bytes=max(d.total_bytes, named[d.name]))
+        if d.name in named
+        else d
+        for d in devices
+    ]
+    added = [DeviceInfo(name, "gpu", size, size) for name, size in named.items() if name not in present]
+    return tuple(d for d in (*changed, *added) if d.kind == "cpu" or named.get(d.name) != 0)

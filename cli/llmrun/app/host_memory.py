@@ -1,0 +1,115 @@
+"""How much main memory this process may still take.
+
+The system's own figure counts pages that can be had without swapping. Containers bound a process further: a
+control group has a limit and a usage at each level of its path (version 2: memory.max and memory.current,
+version 1: memory.limit_in_bytes and memory.usage_in_bytes), where cached file pages that were not used for
+a while count as usage but give way. Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
+of the Linux kernel, getrlimit(2).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+Read = Callable[[str], str | None]
+"""The text of a file; None where it cannot be read."""
+
+_ROOT = "/sys/fs/cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Main memory in bytes: what there is and what is left, within every bound."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """Names of one version's files."""
+
+    folder: str
+    limit: str
+    usage: str
+    inactive: str
+
+
+_V1 = _Version(f"{_ROOT}/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Version(_ROOT, "memory.max", "memory.current", "inactive_file")
+
+
+def bounded(system: HostMemory, read: Read, address_space_bytes: int | None) -> HostMemory:
+    """`system` within the control groups that `read` tells of and a limit on the address space (None: none).
+
+    What the process has mapped already counts against the address space.
+    """
+    total, free = system.total_bytes, system.free_bytes
+    for limit, left in _group_bounds(read):
+        total, free = min(total, limit), min(free, left)
+    if address_space_bytes is not None:
+        total = min(total, address_space_bytes)
+        free = min(free, address_space_bytes - _mapped_bytes(read))
+    return HostMemory(total, max(0, free))
+
+
+def _group_bounds(read: Read) -> Iterator[tuple[int, int]]:
+    """Limit and what is left of it, for each level of this process's groups that has a limit."""
+    for line in (read("/proc/self/cgroup") or "").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        version = _V1 if controllers else _V2
+        steps = [step for step in path.split("/") if step]
+        for depth in range(len(steps) + 1):
+            bound = _bound("/".join((version.folder, *steps[:depth])), version, read)
+            if bound is not None:
+                yield bound
+
+
+def _bound(folder: str, version: _Version, read: Read) -> tuple[int, int] | None:
+    limit = _number(read(f"{folder}/{version.limit}"))
+    if limit is None:
+        return None
+    usage = _number(read(f"{folder}/{version.usage}")) or 0
+    stat = (line.split() for line in (read(f"{folder}/memory.stat") or "").splitlines())
+    inactive = next((_number(words[1]) or 0 for words in stat if words[:1] == [version.inactive]), 0)
+    return limit, limit - max(0, usage - inactive)
+
+
+def _number(text: str | None) -> int | None:
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _mapped_bytes(read: Read) -> int:
+    """Size of this process's address space."""
+    pages = (read("/proc/self/statm") or "0").split()
+    return (_number(pages[0]) or 0) * 4096 if pages else 0
+
+
+def host_memory() -> HostMemory:
+    """Main memory of this machine that this process may take."""
+    import psutil
+
+    system = psutil.virtual_memory()
+    return bounded(HostMemory(system.total, system.available), _read, _address_space())
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text("ascii", "replace")
+    except OSError:
+        return None
+
+
+def _address_space() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,229 @@
+"""From a request for an estimate to its report: by the formula, by the engine, or by both and a load.
+
+The engine computes from header-only copies in a temporary folder, so that no weights are read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from llmrun.app.devices import DeviceProbe, with_named
+from llmrun.app.memory_plan import memory_plan
+from llmrun.app.plan import context_params, model_params
+from llmrun.app.vram import VramRequest
+from llmrun.app.vram_values import buckets, compared, device_uses, grid, remedies, steps
+from llmrun.config.layers import Effective
+from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_sizes
+from llmrun.errors import UsageError
+from llmrun.events import ModelInfo
+from llmrun.gguf.check import check_runnable
+from llmrun.gguf.hparams import MemoryFacts, memory_facts
+from llmrun.gguf.reader import read_header
+from llmrun.gguf.sparse import sparse_copy
+from llmrun.memory.cache import cells_of, refusal
+from llmrun.memory.estimate import estimate
+from llmrun.memory.fit import plan_offload
+from llmrun.memory.numbers import from_numbers
+from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
+from llmrun.store.resolve import resolve
+from llmrun.vram_report import VerifiedDevice, VramReport, VramSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What the estimate is about: facts, and files where there are some."""
+
+    facts: MemoryFacts
+    info: ModelInfo
+    parts: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A subject with everything decided."""
+
+    subject: _Subject
+    model: ModelParams
+    context: ContextParams
+    plan: MemoryPlan
+    devices: tuple[DeviceInfo, ...]
+    reserve_bytes: int
+    auto_layers: bool
+
+
+def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> VramReport:
+    """The report; errors as in `vram_report`."""
+    subject = _subject(request)
+    found, failure = probe.result()
+    devices = with_named(found, dict(request.named))
+    if request.exact or request.verify:
+        _check_present(found, devices, failure)
+    question = _decide(subject, settings, devices, request)
+    facts, plan = subject.facts, question.plan
+    report = formula = estimate(facts, plan, devices, request.reserve_bytes)
+    warnings = list(subject.warnings)
+    if failure:
+        warnings.append(f"the engine cannot be asked for its devices, so the CPU stands alone: {failure}")
+    verified: tuple[VerifiedDevice, ...] = ()
+    made = _settings(facts, plan, question.context.flash_attn)
+    if request.exact or request.verify:
+        sizes = _dry_sizes(question)
+        report, made = _by_engine(formula, sizes, request.reserve_bytes), _made(made, sizes)
+        if request.verify:
+            measured = measure_sizes(subject.parts, question.model, question.context)
+            verified = compared(formula, sizes, measured)
+    elif report.unmodelled:
+        warnings.append(f"the formula leaves something out: {report.unmodelled}; --exact asks the engine")
+    search = (facts, plan, devices, request.reserve_bytes, question.auto_layers)
+    fits = all(device.fits for device in report.devices)
+    return VramReport(
+        model=subject.info,
+        method=report.method,
+        settings=made,
+        devices=device_uses(report.devices),
+        kv_bytes_per_token=report.kv_bytes_per_token,
+        verdict=report.verdict,
+        max_ctx=report.max_ctx,
+        max_gpu_layers=report.max_gpu_layers,
+        n_layers=facts.n_slots,
+        n_cpu_moe=len(facts.layers) if plan.cpu_moe else plan.n_cpu_moe,
+        n_ctx_train=facts.n_ctx_train,
+        reserve_bytes=request.reserve_bytes,
+        grid=grid(*search),
+        remedies=() if fits else remedies(*search),
+        warnings=tuple(warnings),
+        steps=steps(facts, plan) if request.explain else (),
+        verified=verified,
+    )
+
+
+def _subject(request: VramRequest) -> _Subject:
+    if request.numbers is not None:
+        return _from_numbers(request)
+    if request.model is None:
+        raise UsageError(
+            "no model is named",
+            "give MODEL, or its numbers with --layers, --kv-heads, --head-dim and --params",
+        )
+    model = resolve(request.model)
+    headers = [read_header(path) for path in model.parts]
+    file_bytes = sum(header.file_bytes or 0 for header in headers)
+    needed_bytes = sum(header.needed_bytes for header in headers)
+    checked = check_runnable(replace(headers[0], file_bytes=None), name=model.path.name)
+    warnings: tuple[str, ...] = ()
+    if file_bytes < needed_bytes:
+        warnings = (f"file is incomplete: has {file_bytes:,} bytes, needs {needed_bytes:,}",)
+    info = ModelInfo(
+        model.ref, str(model.path), checked.name, checked.arch, checked.quant, max(file_bytes, needed_bytes)
+    )
+    return _Subject(memory_facts(headers[0], headers[1:]), info, model.parts, warnings)
+
+
+def _from_numbers(request: VramRequest) -> _Subject:
+    numbers = request.numbers
+    assert numbers is not None
+    if request.model is not None:
+        raise UsageError("a model and the numbers of one are two models", "give one of the two")
+    if request.exact or request.verify:
+        raise UsageError("the engine cannot open plain numbers", "leave out --exact and --verify")
+    facts = from_numbers(
+        layers=numbers.layers,
+        kv_heads=numbers.kv_heads,
+        head_dim=numbers.head_dim,
+        params=numbers.params,
+        quant=numbers.quant,
+    )
+    size_bytes = sum(weight.size_bytes for weight in facts.weights)
+    return _Subject(facts, ModelInfo("", "", "", "", numbers.quant.upper(), size_bytes))
+
+
+def _check_present(found: Sequence[DeviceInfo], wanted: Sequence[DeviceInfo], failure: str) -> None:
+    """The engine cannot plan for a device that is not there."""
+    if failure:
+        raise UsageError(f"the engine cannot be asked: {failure}", "leave out --exact and --verify")
+    present = {device.name for device in found}
+    for device in wanted:
+        if device.name not in present:
+            raise UsageError(
+                f"the engine sees no device {device.name}, only {', '.join(sorted(present))}",
+                "leave out --exact and --verify: the formula plans for devices that are not there",
+            )
+
+
+def _decide(
+    subject: _Subject, settings: Effective, devices: tuple[DeviceInfo, ...], request: VramRequest
+) -> _Question:
+    """Layers on "auto" become those that fit; the context stays as asked."""
+    facts = subject.facts
+    model = model_params(settings, str(subject.parts[0]) if subject.parts else "")
+    context = context_params(settings, facts.n_ctx_train)
+    plan = memory_plan(facts, model, context)
+    reason = refusal(facts, plan)
+    if reason:
+        raise UsageError(reason, "choose another K/V type with --kv-type, or other sequences with -np")
+    auto = model.gpu_layers == "auto"
+    if auto:
+        plan = plan_offload(facts, plan, devices, request.reserve_bytes).plan
+    gpus = [device.free_bytes for device in devices if device.kind == "gpu"]
+    shares = model.tensor_split
+    if request.named and len(gpus) > 1 and not shares and model.main_gpu is None:
+        shares = tuple(map(float, gpus))
+    model = replace(
+        model, gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe, cpu_moe=plan.cpu_moe, tensor_split=shares
+    )
+    return _Question(subject, model, context, plan, devices, request.reserve_bytes, auto)
+
+
+def _settings(facts: MemoryFacts, plan: MemoryPlan, flash_attn: Literal["on", "off", "auto"]) -> VramSettings:
+    cells = cells_of(facts, plan)
+    return VramSettings(
+        n_ctx=cells.n_ctx,
+        n_seq=plan.n_seq,
+        kv_unified=plan.kv_unified,
+        n_batch=cells.n_batch,
+        n_ubatch=cells.n_ubatch,
+        type_k=plan.type_k,
+        type_v=plan.type_v,
+        flash_attn=flash_attn,
+        swa_full=plan.swa_full,
+        n_gpu_layers=plan.gpu_layers,
+    )
+
+
+def _made(settings: VramSettings, sizes: ProbedSizes) -> VramSettings:
+    """`settings` with what the engine made of them."""
+    return replace(
+        settings,
+        n_ctx=sizes.n_ctx,
+        n_batch=sizes.n_batch,
+        n_ubatch=sizes.n_ubatch,
+        flash_attn=sizes.flash_attn,
+    )
+
+
+def _dry_sizes(question: _Question) -> ProbedSizes:
+    with tempfile.TemporaryDirectory(prefix="llmrun-vram-", ignore_cleanup_errors=True) as folder:
+        copies = sparse_copy(question.subject.parts, Path(folder))
+        return probe_sizes(copies, question.model, question.context)
+
+
+def _by_engine(formula: MemoryReport, sizes: ProbedSizes, reserve_bytes: int) -> MemoryReport:
+    """The formula's report with the engine's sizes; what fits elsewhere stays the formula's."""
+    devices = []
+    for report in formula.devices:
+        use = buckets(sizes.on(report.device.name))
+        needed = use.sum_bytes
+        fits = needed == 0 or needed + reserve_bytes <= report.device.free_bytes
+        devices.append(DeviceReport(report.device, use, fits))
+    verdict = formula.verdict
+    if all(device.fits for device in devices):
+        verdict = "fits"
+    elif verdict == "fits":
+        verdict = "partial"
+    return replace(formula, method="engine", devices=tuple(devices), verdict=verdict)
