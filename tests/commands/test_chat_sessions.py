@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from tests.support.cli import Cli
 from tests.support.puppet import write_puppet
@@ -115,6 +116,18 @@ def test_the_list_is_lines_of_fields(cli: Cli, model: Path) -> None:
     assert rows["a"][1:3] == ["1", str(model)]
     assert rows["a"][3].startswith("first [bold] question")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", rows["a"][0])
+
+
+def test_the_list_is_a_table_on_a_terminal(cli: Cli, model: Path) -> None:
+    for name in ("a", "a longer 名前"):
+        cli.here("chat", model, *GREEDY, "--session", name, stdin=b"first words")
+    with cli.terminal("chat", "--list-sessions") as terminal:
+        assert terminal.ended() == 0
+        lines = [line for line in terminal.display if line]
+        assert b"\t" not in terminal.raw
+    assert len(lines) == 2
+    assert all(f"  1  {model.name}  first words" in line for line in lines)
+    assert len({cell_len(line) for line in lines}) == 1
 
 
 def test_exports_are_new_files(cli: Cli, model: Path) -> None:

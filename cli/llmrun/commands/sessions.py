@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from llmrun.config.dirs import user_data_dir
 from llmrun.errors import LlmrunError, UsageError
 from llmrun.journal.session_export import write_export
 from llmrun.journal.sessions import SessionStore
-from llmrun.ui.notes import print_note
+from llmrun.ui.notes import aligned, print_note
 from llmrun.ui.visible import one_line
 
 if TYPE_CHECKING:
@@ -90,13 +91,17 @@ def begin_session(
 
 
 def print_sessions(streams: Streams, store: SessionStore) -> None:
-    """One line a session: name, date, turns, model, first words; the latest first."""
-    lines = []
+    """One line a session: name, date, turns, model, first words; the latest first.
+
+    Fields are parted by tabs, on a terminal aligned, and models given by path without their folders.
+    """
+    rows = []
     for summary in store.list():
         date = summary.changed.astimezone().strftime("%Y-%m-%d %H:%M")
-        words = summary.problem or summary.first_words
-        shown = one_line(words)[:_FIRST_WORDS]
-        lines.append(f"{one_line(summary.name)}\t{date}\t{summary.turns}\t{one_line(summary.model)}\t{shown}")
+        model = os.path.basename(summary.model) if streams.out_is_terminal else summary.model
+        words = one_line(summary.problem or summary.first_words)[:_FIRST_WORDS]
+        rows.append((one_line(summary.name), date, str(summary.turns), one_line(model), words))
+    lines = aligned(rows) if streams.out_is_terminal else ["\t".join(row) for row in rows]
     streams.write_text("".join(f"{line}\n" for line in lines))
 
 

@@ -22,3 +22,17 @@ def print_rows(streams: Streams, rows: Sequence[tuple[str, str]]) -> None:
     for name, text in rows:
         grid.add_row(Text(visible(name)), Text(visible(text), overflow="fold"))
     streams.error_console().print(grid, style="dim")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines with columns under each other, two blanks apart."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(_padded, row, widths)).rstrip() for row in rows]
+
+
+def _padded(cell: str, columns: int) -> str:
+    from rich.cells import cell_len
+
+    return cell + " " * (columns - cell_len(cell))
