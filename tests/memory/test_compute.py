@@ -37,6 +37,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"n_seq": 4},
     {"n_seq": 4, "kv_unified": False},
     {"swa_full": True},
+    {"type_k": "q8_0", "type_v": "q8_0"},
+    {"type_k": "q4_0", "n_ubatch": 256},
 ]
 
 
@@ -90,12 +92,12 @@ def logged(path: Path) -> Iterator[tuple[dict[str, Any], float]]:
 
 
 @pytest.mark.parametrize("path", [smollm2_path, pytest.param(gemma_path, marks=pytest.mark.slow)])
-def test_within_a_percent_of_the_engine(path) -> None:  # type: ignore[no-untyped-def]
+def test_as_the_engine_reserves(path) -> None:  # type: ignore[no-untyped-def]
     facts = memory_facts(read_header(path()))
     for settings, size_mib in logged(path()):
         plan = MemoryPlan(**({"n_ctx": 8192} | settings))
         (host,) = device_use(facts, plan, [CPU]).buckets
-        assert host.compute_bytes / MIB == pytest.approx(size_mib, rel=0.01), settings
+        assert host.compute_bytes / MIB == pytest.approx(size_mib, rel=0.002), settings
 
 
 def test_a_device_without_layers_needs_no_buffer() -> None:

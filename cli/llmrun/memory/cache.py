@@ -44,6 +44,11 @@ def row_bytes(type_name: str, width: int) -> int:
     return width // block * block_bytes
 
 
+def is_quantized(type_name: str) -> bool:
+    """True for types that store blocks with a scale."""
+    return _BLOCKS[type_name][0] > 1
+
+
 def refusal(facts: MemoryFacts, plan: MemoryPlan) -> str:
     """Why the engine would refuse this combination of cache types and context, empty where it takes it.
 
@@ -51,8 +56,7 @@ def refusal(facts: MemoryFacts, plan: MemoryPlan) -> str:
     """
     if plan.n_seq > MAX_SEQUENCES:
         return f"{plan.n_seq:,} sequences; the engine takes at most {MAX_SEQUENCES}"
-    block_v = _BLOCKS[plan.type_v][0]
-    if block_v > 1 and plan.flash_attn == "off":
+    if is_quantized(plan.type_v) and plan.flash_attn == "off":
         return f"a V cache of type {plan.type_v} needs flash attention"
     if facts.mla and plan.type_k != plan.type_v:
         return (

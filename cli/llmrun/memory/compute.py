@@ -12,7 +12,7 @@ from __future__ import annotations
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.arena import Arena, Block
 from llmrun.memory.cache import F32_BYTES, Cells
-from llmrun.memory.graph import Walk, walk_layer, walk_streams
+from llmrun.memory.graph import TURNED_HEAD_STEP, Walk, is_turned, walk_layer, walk_streams
 from llmrun.memory.placement import PlacedWeight, Placement
 from llmrun.memory.plan import MemoryPlan
 
@@ -80,8 +80,20 @@ def _take_inputs(walk: Walk, *, first: bool) -> list[Block]:
                 arena.take(_INDEX_BYTES * tokens),
                 arena.take(_INDEX_BYTES * tokens * v_rows),
                 arena.take(_MASK_BYTES[walk.plan.flash_attn] * kept * tokens),
+                *_turning_matrices(walk, windowed),
             ]
     return held
+
+
+def _turning_matrices(walk: Walk, windowed: bool) -> list[Block]:
+    """Matrices that turn the rows of quantized caches: for K the largest power of two in a head, for V 64."""
+    layer = next(la for la in walk.facts.layers if la.k_width and la.windowed == windowed)
+    sizes = []
+    if is_turned(walk.plan.type_k, layer.head_k):
+        sizes.append(layer.head_k & -layer.head_k)
+    if is_turned(walk.plan.type_v, layer.head_v):
+        sizes.append(TURNED_HEAD_STEP)
+    return [walk.arena.take(F32_BYTES * size * size) for size in sizes]
 
 
 def _embeddings(walk: Walk, held: list[Block]) -> Block:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmrun.gguf.hparams import MemoryFacts
-from llmrun.memory.cache import CELL_STEP, padded
-from llmrun.memory.placement import gpus_of
+from llmrun.memory.cache import CELL_STEP, cache_sizes, layer_state_bytes, padded
+from llmrun.memory.placement import gpus_of, host_of
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES, DeviceInfo, MemoryPlan
 from llmrun.memory.use import Use, device_use
 
@@ -79,12 +79,21 @@ def max_gpu_layers(
     """The most layers (the output counts as one) that fit on the GPUs; 0 where there are none."""
     if not gpus_of(devices):
         return 0
-    found = _largest(
-        0,
-        facts.n_slots,
-        lambda n: device_use(facts, replace(plan, gpu_layers=n), devices).gpus_fit(reserve_bytes),
-    )
-    return found or 0
+
+    def good(count: int) -> bool:
+        return device_use(facts, replace(plan, gpu_layers=count), devices).gpus_fit(reserve_bytes)
+
+    # All may fit where fewer do not: nothing is left on the CPU that a GPU would have to borrow.
+    return facts.n_slots if good(facts.n_slots) else _largest(0, facts.n_slots - 1, good) or 0
+
+
+def beyond(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], reserve_bytes: int) -> bool:
+    """True where all devices together have no room for weights, cache and state, wherever they are put."""
+    needed = sum(w.size_bytes for w in facts.weights)
+    needed += sum(size.size_bytes for size in cache_sizes(facts, plan))
+    needed += sum(layer_state_bytes(layer, plan) for layer in facts.layers)
+    used = (host_of(devices), *gpus_of(devices))
+    return needed > sum(max(0, device.free_bytes - reserve_bytes) for device in used)
 
 
 class _Planner:
@@ -97,6 +106,10 @@ class _Planner:
     def _try(self, kind: OffloadKind, plan: MemoryPlan) -> OffloadPlan:
         use = device_use(self.facts, plan, self.devices)
         return OffloadPlan(kind, plan, use, use.fits(self.reserve_bytes))
+
+    def fits(self, plan: MemoryPlan) -> bool:
+        """True where some plan with this context fits."""
+        return not beyond(self.facts, plan, self.devices, self.reserve_bytes) and self.at(plan).fits
 
     def at(self, plan: MemoryPlan) -> OffloadPlan:
         """The best plan with this context."""
@@ -143,7 +156,7 @@ def plan_offload(
     if best.fits or ctx_fixed:
         return best if best.fits else replace(best, kind="too_large")
     asked = padded(plan.n_ctx or trained_ctx(facts))
-    n_ctx = largest_ctx(plan, lambda p: planner.at(p).fits, low=min(MIN_CTX, asked), high=asked - CELL_STEP)
+    n_ctx = largest_ctx(plan, planner.fits, low=min(MIN_CTX, asked), high=asked - CELL_STEP)
     if not n_ctx:
         return replace(best, kind="too_large")
     return replace(planner.at(replace(plan, n_ctx=n_ctx)), ctx_shrunk=True)

@@ -12,8 +12,18 @@ from dataclasses import dataclass, field
 
 from llmrun.gguf.hparams import LayerFacts, MemoryFacts
 from llmrun.memory.arena import Arena, Block
-from llmrun.memory.cache import F32_BYTES, Cells
+from llmrun.memory.cache import F32_BYTES, Cells, is_quantized
 from llmrun.memory.plan import MemoryPlan
+
+TURNED_HEAD_STEP = 64
+
+
+def is_turned(type_name: str, head_size: int) -> bool:
+    """True where the engine turns rows so that no number stands out, before it rounds them.
+
+    Source: attn_rot_k and attn_rot_v in src/llama-kv-cache.cpp.
+    """
+    return is_quantized(type_name) and head_size % TURNED_HEAD_STEP == 0
 
 
 @dataclass(slots=True)
@@ -107,6 +117,15 @@ def _rotated(walk: Walk, width: int) -> Block:
     return rotated
 
 
+def _turned(walk: Walk, type_name: str, head_size: int, block: Block, width: int) -> Block:
+    """The rows that a quantized cache stores, or what is read from it turned back."""
+    if not is_turned(type_name, head_size):
+        return block
+    turned = walk.numbers(width)
+    walk.arena.give(block)
+    return turned
+
+
 def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     arena = walk.arena
     q_width, out_width = layer.heads * layer.head_k, layer.heads * layer.head_v
@@ -117,13 +136,14 @@ def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
         query, key = walk.numbers(q_width), walk.numbers(k_width)
         arena.give(key, fused)
     else:
-        query = _rotated(walk, q_width)
+        query = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, q_width), q_width)
         if layer.k_width:
-            value = walk.numbers(v_width)
-            key = _rotated(walk, k_width)
+            value = _turned(walk, walk.plan.type_v, layer.head_v, walk.numbers(v_width), v_width)
+            key = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, k_width), k_width)
             arena.give(key, value)
         arena.give(norm)
     out = _scores(walk, layer, query, out_width)
+    out = _turned(walk, walk.plan.type_v, layer.head_v, out, out_width)
     projected = walk.numbers(walk.facts.n_embd)
     arena.give(out)
     return projected

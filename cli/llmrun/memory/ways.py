@@ -8,7 +8,7 @@ from typing import Literal
 
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.cache import CELL_STEP, padded, position_bytes, refusal
-from llmrun.memory.fit import largest_ctx, plan_offload, trained_ctx
+from llmrun.memory.fit import beyond, largest_ctx, plan_offload, trained_ctx
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES, DeviceInfo, MemoryPlan
 from llmrun.memory.quants import QUANT_BITS, requantized
 from llmrun.memory.use import Use, device_use
@@ -40,7 +40,9 @@ class _Search:
         return device_use(facts, plan, self.devices)
 
     def fits(self, facts: MemoryFacts, plan: MemoryPlan) -> bool:
-        return not refusal(facts, plan) and self.use(facts, plan).fits(self.reserve_bytes)
+        if refusal(facts, plan) or beyond(facts, plan, self.devices, self.reserve_bytes):
+            return False
+        return self.use(facts, plan).fits(self.reserve_bytes)
 
     def first(
         self, kind: WayKind, changes: Iterable[tuple[str, MemoryFacts, MemoryPlan]]
