@@ -82,7 +82,6 @@ class LayerShape:
     n_expert: int = 0
     n_expert_used: int = 0
     ff_shared: int = 0
-    expert_bias: bool = False
     qkv_fused: bool = False
     mixer: MixerShape = MixerShape()
     latent: LatentShape = LatentShape()
@@ -127,7 +126,7 @@ def layer_shapes(header: GgufHeader, tensors: Iterable[TensorInfo], n_layer: int
     widths: list[dict[str, int]] = [{} for _ in range(n_layer)]
     for tensor in tensors:
         match = _LAYER.match(tensor.name)
-        if match is None or int(match[1]) >= n_layer or not tensor.name.endswith((".weight", ".bias")):
+        if match is None or int(match[1]) >= n_layer or not tensor.name.endswith(".weight"):
             continue
         part = tensor.name[match.end() :]
         widths[int(match[1])][part] = tensor.dims[1] if len(tensor.dims) > 1 else tensor.dims[0]
@@ -193,7 +192,6 @@ def _shape(
         n_expert=n_expert if experts else 0,
         n_expert_used=used if experts else 0,
         ff_shared=width("ffn_up_shexp"),
-        expert_bias="ffn_up_exps.bias" in widths,
         qkv_fused="attn_qkv.weight" in widths,
         mixer=mixer,
         latent=latent,
