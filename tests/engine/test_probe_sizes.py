@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +121,25 @@ def test_a_crash_is_an_error_with_its_reason(tmp_path: Path) -> None:
 def test_the_last_line_is_the_reason() -> None:
     with pytest.raises(EngineFailure, match=r"SIGABRT.*GGML_ASSERT\(x\) failed"):
         child._read("sizes", -6, b"", b"something\nm.c:1: GGML_ASSERT(x) failed\n")
+
+
+def test_killed_for_lack_of_memory() -> None:
+    with pytest.raises(DoesNotFit, match="memory"):
+        child._read("measure", -9, b"", b"")
+
+
+def test_an_orphan_ends_itself() -> None:
+    """The child that nobody waits for any more has an alarm of its own."""
+    question = json.dumps({"bounds": {"alarm_s": 1, "memory_bytes": None}, "question": {"rpc": []}})
+    code = (
+        "import llmrun.engine.probe.__main__ as entry, time\n"
+        "entry._devices = lambda _: time.sleep(60)\n"
+        "entry.answer('devices')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code], input=question.encode(), check=False, timeout=30
+    )
+    assert ended.returncode == -signal.SIGALRM
 
 
 def test_an_answer_that_is_none() -> None:

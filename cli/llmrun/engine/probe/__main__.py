@@ -66,13 +66,13 @@ def answer(entry: str) -> None:
     print(json.dumps(found), flush=True)
 
 
-def _bound(timeout_s: int, memory_bytes: int | None) -> None:
+def _bound(alarm_s: int, memory_bytes: int | None) -> None:
     """Let the system end this process past its time, and refuse it memory past its share."""
     if sys.platform == "win32":
         return
     import resource
 
-    signal.alarm(timeout_s)
+    signal.alarm(alarm_s)
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)

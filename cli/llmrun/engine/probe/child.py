@@ -13,8 +13,10 @@ import signal
 import sys
 from typing import Any
 
-from llmrun.errors import EngineFailure, LlmrunError
+from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
 from llmrun.units import GIB
+
+_GRACE_S = 5  # a child whose parent is gone ends itself that much later
 
 DRY_MEMORY_BYTES = 8 * GIB
 """What a child may allocate that only computes sizes; it needs a small share of this."""
@@ -25,11 +27,12 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
 
     Raises:
         LlmrunError: the class and text the child gave.
+        DoesNotFit: the system killed the child, as it does when memory runs out.
         EngineFailure: the child crashed, ran out of time, or answered nothing that can be read.
     """
     import subprocess
 
-    bounds = {"timeout_s": timeout_s, "memory_bytes": memory_bytes}
+    bounds = {"alarm_s": timeout_s + _GRACE_S, "memory_bytes": memory_bytes}
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
     try:
         child = subprocess.run(
@@ -54,6 +57,11 @@ def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:
     try:
         answer = json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
+        if status == -getattr(signal, "SIGKILL", 9):
+            raise DoesNotFit(
+                f"the system killed the engine ({entry}), most likely for lack of memory",
+                "use a smaller quantization, a smaller -c, or a smaller --kv-type with -fa on",
+            ) from None
         last = b" ".join(err.strip().splitlines()[-1:]).decode("utf-8", "replace")
         raise EngineFailure(f"the engine {_end(status)} ({entry}). {last}".strip()) from None
     if "error" in answer:
