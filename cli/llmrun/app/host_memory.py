@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmrun.units import KIB
+
 Read = Callable[[str], str | None]
 """The text of a file; None where it cannot be read."""
 
@@ -76,7 +78,9 @@ def _bound(folder: str, version: _Version, read: Read) -> tuple[int, int] | None
         return None
     usage = _number(read(f"{folder}/{version.usage}")) or 0
     stat = (line.split() for line in (read(f"{folder}/memory.stat") or "").splitlines())
-    inactive = next((_number(words[1]) or 0 for words in stat if words[:1] == [version.inactive]), 0)
+    inactive = next(
+        (_number(words[1]) or 0 for words in stat if len(words) == 2 and words[0] == version.inactive), 0
+    )
     return limit, limit - max(0, usage - inactive)
 
 
@@ -86,9 +90,11 @@ def _number(text: str | None) -> int | None:
 
 
 def _mapped_bytes(read: Read) -> int:
-    """Size of this process's address space."""
-    pages = (read("/proc/self/statm") or "0").split()
-    return (_number(pages[0]) or 0) * 4096 if pages else 0
+    """Size of this process's address space (proc_pid_status(5))."""
+    lines = (line.split() for line in (read("/proc/self/status") or "").splitlines())
+    return next(
+        (KIB * (_number(words[1]) or 0) for words in lines if len(words) == 3 and words[0] == "VmSize:"), 0
+    )
 
 
 def host_memory() -> HostMemory:

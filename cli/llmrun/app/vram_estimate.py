@@ -6,7 +6,7 @@ The engine computes from header-only copies in a temporary folder, so that no we
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ from llmrun.memory.cache import cells_of, refusal
 from llmrun.memory.estimate import estimate
 from llmrun.memory.fit import plan_offload
 from llmrun.memory.numbers import from_numbers
+from llmrun.memory.placement import place
 from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.store.resolve import resolve
 from llmrun.vram_report import VerifiedDevice, VramReport, VramSettings
@@ -70,6 +71,7 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
     warnings = list(subject.warnings)
     if failure:
         warnings.append(f"the engine cannot be asked for its devices, so the CPU stands alone: {failure}")
+    warnings += _misplaced(settings, question)
     verified: tuple[VerifiedDevice, ...] = ()
     made = _settings(facts, plan, question.context.flash_attn)
     if request.exact or request.verify:
@@ -170,6 +172,7 @@ def _decide(
     auto = model.gpu_layers == "auto"
     if auto:
         plan = plan_offload(facts, plan, devices, request.reserve_bytes).plan
+    plan = replace(plan, gpu_layers=place(facts, plan, devices).gpu_layers)
     gpus = [device.free_bytes for device in devices if device.kind == "gpu"]
     shares = model.tensor_split
     if request.named and len(gpus) > 1 and not shares and model.main_gpu is None:
@@ -178,6 +181,15 @@ def _decide(
         model, gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe, cpu_moe=plan.cpu_moe, tensor_split=shares
     )
     return _Question(subject, model, context, plan, devices, request.reserve_bytes, auto)
+
+
+def _misplaced(settings: Effective, question: _Question) -> Iterator[str]:
+    """What was asked for in vain, or beyond what the model is good for."""
+    layers, plan, trained = settings.hardware.n_gpu_layers, question.plan, question.subject.facts.n_ctx_train
+    if layers not in (0, "auto") and not plan.gpu_layers:
+        yield f"-ngl {layers}: there is no GPU device; all layers stay on the CPU"
+    if 0 < trained < plan.n_ctx // (1 if plan.kv_unified else plan.n_seq):
+        yield f"the model was trained for {trained:,} tokens; beyond them answers degrade"
 
 
 def _settings(facts: MemoryFacts, plan: MemoryPlan, flash_attn: Literal["on", "off", "auto"]) -> VramSettings:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLAIN_COLUMNS = 80
 WIDEST_BAR, WIDEST_TEXT = 60, 110
 NAME_COLUMNS, DEVICE_COLUMNS = 16, 12
-WIDE_COMPARISON = 72
+WIDE_COMPARISON, NARROW_GRID = 72, 50
 YES, PARTLY, NO, NONE = "✓", "◐", "✗", "–"
 _TITLES = {
     "weights_bytes": "weights",
@@ -118,9 +118,7 @@ def _head(page: _Page, report: VramReport) -> None:
         f"micro-batch {format_count(settings.n_ubatch)}",
         f"flash attention {attention}",
     ]
-    by = (
-        "by the formula, from the header alone" if report.method == "formula" else "as the engine computes it"
-    )
+    by = "by the formula; nothing is loaded" if report.method == "formula" else "as the engine computes them"
     page.line(", ".join(said))
     page.line(f"Sizes {by}.")
     page.line()
@@ -256,12 +254,13 @@ def _grid(page: _Page, report: VramReport) -> None:
     gpus = any(device.kind != "cpu" for device in report.devices)
     partly = f"{YES} fits on the GPU, {PARTLY} with a part on the CPU" if gpus else f"{YES} fits"
     page.line(f"Memory on all devices by context and KV type ({partly}, {NO} does not fit)")
-    table = Table.grid(padding=(0, 1 if page.width < 50 else 3, 0, 0))
+    narrow = page.width < NARROW_GRID
+    table = Table.grid(padding=(0, 1 if narrow else 3, 0, 0))
     for _ in range(len(types) + 1):
         table.add_column(justify="right")
     table.add_row("context", *types, style="bold")
     for n_ctx, cells in groupby(report.grid, key=lambda cell: cell.n_ctx):
-        texts = [_cell_text(cell, gpus=gpus) for cell in cells]
+        texts = [_cell_text(cell, gpus=gpus, gap="" if narrow else " ") for cell in cells]
         here = n_ctx == report.settings.n_ctx
         table.add_row(
             Text(format_count(n_ctx)),
@@ -271,11 +270,15 @@ def _grid(page: _Page, report: VramReport) -> None:
     page.table(table)
 
 
-def _cell_text(cell: GridCell, *, gpus: bool) -> str:
+def _ctx_text(n_ctx: int, *, short: bool) -> str:
+    return f"{n_ctx // 1024}k" if short and n_ctx % 1024 == 0 else format_count(n_ctx)
+
+
+def _cell_text(cell: GridCell, *, gpus: bool, gap: str) -> str:
     if cell.sum_bytes is None:
         return NONE
     mark = NO if not cell.fits else PARTLY if gpus and cell.offload != "all" else YES
-    return f"{format_bytes(cell.sum_bytes)} {mark}"
+    return f"{format_bytes(cell.sum_bytes)}{gap}{mark}"
 
 
 def _steps(page: _Page, report: VramReport) -> None:

@@ -1,0 +1,84 @@
+"""Main memory within the bounds of control groups and of the address space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from llmrun.app.host_memory import HostMemory, bounded, host_memory
+from llmrun.units import GIB, MIB
+
+SYSTEM = HostMemory(64 * GIB, 40 * GIB)
+V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+
+
+def within(files: Mapping[str, object], address_space_bytes: int | None = None) -> HostMemory:
+    texts = {path: f"{content}\n" for path, content in files.items()}
+    return bounded(SYSTEM, texts.get, address_space_bytes)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"/proc/self/cgroup": "0::/"},
+        {"/proc/self/cgroup": "0::/a", f"{V2}/a/memory.max": "max", f"{V2}/a/memory.current": 5 * GIB},
+        {"/proc/self/cgroup": "4:memory:/", f"{V1}/memory.limit_in_bytes": 9223372036854771712},
+        {"/proc/self/cgroup": "garbage", f"{V2}/memory.max": "-1"},
+        {"/proc/self/cgroup": "3:cpuset:/", f"{V2}/memory.max": 1, f"{V1}/memory.limit_in_bytes": 1},
+    ],
+)
+def test_no_bound(files: dict[str, object]) -> None:
+    assert within(files) == SYSTEM
+
+
+def test_a_group_of_version_2_with_cached_pages_that_give_way() -> None:
+    files = {
+        "/proc/self/cgroup": "0::/box/job",
+        f"{V2}/box/job/memory.max": 8 * GIB,
+        f"{V2}/box/job/memory.current": 3 * GIB,
+        f"{V2}/box/job/memory.stat": f"anon 5\ninactive_file {GIB}\ninactive_anon 7",
+    }
+    assert within(files) == HostMemory(8 * GIB, 6 * GIB)
+
+
+def test_the_tightest_level_counts() -> None:
+    files = {
+        "/proc/self/cgroup": "0::/a/b/c",
+        f"{V2}/a/memory.max": 4 * GIB,
+        f"{V2}/a/memory.current": 3 * GIB,
+        f"{V2}/a/b/c/memory.max": 2 * GIB,
+        f"{V2}/a/b/c/memory.current": 0,
+    }
+    assert within(files) == HostMemory(2 * GIB, GIB)
+
+
+@pytest.mark.parametrize("path", ["/", "/docker/0123"])
+def test_a_group_of_version_1_in_a_container(path: str) -> None:
+    """The path is often that of the host, whose folders a container does not see."""
+    files = {
+        "/proc/self/cgroup": f"9:name=systemd:/\n5:cpu,memory:{path}\n0::/",
+        f"{V1}/memory.limit_in_bytes": 2 * GIB,
+        f"{V1}/memory.usage_in_bytes": GIB,
+        f"{V1}/memory.stat": f"inactive_file 1\ntotal_inactive_file {512 * MIB}",
+    }
+    assert within(files) == HostMemory(2 * GIB, GIB + 512 * MIB)
+
+
+def test_a_group_beyond_its_limit_has_nothing_left() -> None:
+    files = {"/proc/self/cgroup": "0::/", f"{V2}/memory.max": GIB, f"{V2}/memory.current": 2 * GIB}
+    assert within(files) == HostMemory(GIB, 0)
+
+
+def test_the_address_space() -> None:
+    status = "Name:\tx\nVmPeak:\t9999999 kB\nVmSize:\t {} kB\nVmRSS:"
+    used = {"/proc/self/status": status.format(GIB // 1024)}
+    assert within(used, 4 * GIB) == HostMemory(4 * GIB, 3 * GIB)
+    assert within({}, 4 * GIB) == HostMemory(4 * GIB, 4 * GIB)
+    assert within(used, GIB // 2) == HostMemory(GIB // 2, 0)
+
+
+def test_this_machine() -> None:
+    found = host_memory()
+    assert found.total_bytes >= found.free_bytes > 0
