@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from llmrun.commands.chat_commands import COMMANDS
+from llmrun.commands.chat_commands import ALIASES, COMMANDS
 
 from tests.support.cli import Cli
 from tests.support.puppet import write_puppet
@@ -76,6 +77,14 @@ def test_the_program_answers_on_stderr_and_the_model_on_stdout(cli: Cli, model: 
             talk.leaves()
         out.seek(0)
         assert out.read().decode() == ANSWER
+
+
+def test_the_reference_has_every_command() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "chat.md").read_text(
+        encoding="utf-8"
+    )
+    documented = set(re.findall(r"`/([a-z?]+)", page))
+    assert documented == {*COMMANDS, *ALIASES}
 
 
 def test_the_conversation_can_be_changed(cli: Cli, talk: Talk) -> None:
