@@ -6,6 +6,7 @@ bounds after which a test fails, never something it measures.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import io
 import json
@@ -34,6 +35,7 @@ from tests.support.screen import resize, shown_lines
 
 TIMEOUT_S = 60.0
 PROMPT = ">>> "
+_LONGEST_SEQUENCE = 200
 _KEPT_VARIABLES = ("PATH", "HOME", "SYSTEMROOT", "TMPDIR", "LD_LIBRARY_PATH")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>78DM]")
 # a child without a controlling terminal takes its stdin as one, so that ^C becomes a signal
@@ -266,6 +268,8 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self._changed = threading.Condition()
         self._raw = b""
+        self._text, self._tail = "", ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._unplugged, self._plug = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *command],
@@ -314,6 +318,7 @@ class Terminal:
                 piece = b""
             with self._changed:
                 self._raw += piece
+                self._add_text(self._decode(piece))
                 self._stream.feed(piece)
                 self._changed.notify_all()
             if not piece:
@@ -327,7 +332,18 @@ class Terminal:
     @property
     def text(self) -> str:
         """The same as text, without escape sequences."""
-        return _ANSI.sub("", self._raw.decode("utf-8", "replace")).replace("\r\n", "\n")
+        return self._text
+
+    def _add_text(self, piece: str) -> None:
+        """Only what is new is looked at: an answer without end would take ever longer. A sequence that may
+        go on waits for its rest."""
+        new = self._tail + piece
+        begun = new.rfind("\x1b", -_LONGEST_SEQUENCE)
+        whole = len(new) if begun < 0 or _ANSI.match(new, begun) else begun
+        if piece and new[:whole].endswith("\r"):
+            whole -= 1
+        self._text += _ANSI.sub("", new[:whole]).replace("\r\n", "\n")
+        self._tail = new[whole:]
 
     @property
     def display(self) -> list[str]:
