@@ -248,6 +248,7 @@ def vram_document(report: VramReport) -> dict[str, object]:
         "verdict": report.verdict,
         "max_ctx": report.max_ctx,
         "max_gpu_layers": report.max_gpu_layers,
+        "max_ctx_auto": report.max_ctx_auto,
         "n_layers": report.n_layers,
         "n_cpu_moe": report.n_cpu_moe,
         "reserve_bytes": report.reserve_bytes,

@@ -118,7 +118,8 @@ class VramReport:
     """The memory of a model on given devices.
 
     `verdict`: "fits"; "partial" not as asked, but with fewer layers on the GPU or a shorter context;
-    "too_large". `max_ctx`: the longest context that fits with these layers, 0 for none. `n_layers`: all that
+    "too_large". `max_ctx`: the longest context that fits with these layers, 0 for none; `max_ctx_auto`: with
+    layers chosen anew for it, None where they are fixed or there is no GPU. `n_layers`: all that
     can be offloaded, the output included. `n_cpu_moe`: layers whose experts stay on the CPU. `warnings` are
     sentences. `steps`, `verified`: empty unless asked for.
     """
@@ -130,6 +131,7 @@ class VramReport:
     kv_bytes_per_token: int
     verdict: Verdict
     max_ctx: int
+    max_ctx_auto: int | None
     max_gpu_layers: int
     n_layers: int
     n_cpu_moe: int

@@ -181,6 +181,20 @@ def test_what_does_not_fit_has_ways_out() -> None:
     assert (hopeless.verdict, hopeless.max_ctx, hopeless.fits) == ("too_large", 0, False)
 
 
+def test_the_longest_context_with_layers_of_its_own() -> None:
+    named = (("CPU", 64 * GIB), ("GPU", 8 * GIB))
+    auto = report_of(numbers=LLAMA_8B, named=named)
+    fixed = report_of(numbers=LLAMA_8B, named=named, flags={"n_gpu_layers": "all"})
+    assert auto.max_ctx == fixed.max_ctx
+    assert fixed.max_ctx_auto is None
+    assert auto.max_ctx_auto is not None
+    assert auto.max_ctx_auto > auto.max_ctx > 0
+    again = report_of(numbers=LLAMA_8B, named=named, flags={"n_ctx": str(auto.max_ctx_auto)})
+    assert again.fits
+    more = report_of(numbers=LLAMA_8B, named=named, flags={"n_ctx": str(auto.max_ctx_auto + 256)})
+    assert not more.fits
+
+
 def test_fixed_layers_stay() -> None:
     named = (("CPU", 64 * GIB), ("GPU", 4 * GIB))
     report = report_of(numbers=LLAMA_8B, named=named, flags={"n_gpu_layers": "all"})

@@ -39,13 +39,14 @@ class DeviceProbe:
         Raises:
             NetworkFailure, UsageError: a server the user named does not answer.
         """
+        host = host_memory()
         self._thread.join()
         failure = self._failure
         if isinstance(failure, EngineFailure):
-            return known_devices((), host_memory()), failure.message
+            return known_devices((), host), failure.message
         if failure is not None:
             raise failure
-        return known_devices(self._found, host_memory()), ""
+        return known_devices(self._found, host), ""
 
 
 def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo, ...]:

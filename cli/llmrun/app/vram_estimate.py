@@ -15,7 +15,7 @@ from llmrun.app.devices import DeviceProbe, with_named
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
 from llmrun.app.vram import VramRequest
-from llmrun.app.vram_values import buckets, compared, device_uses, grid, remedies, steps
+from llmrun.app.vram_values import buckets, compared, device_uses, grid, longest_ctx, remedies, steps
 from llmrun.config.layers import Effective
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_sizes
@@ -92,6 +92,7 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
         kv_bytes_per_token=report.kv_bytes_per_token,
         verdict=report.verdict,
         max_ctx=report.max_ctx,
+        max_ctx_auto=longest_ctx(*search),
         max_gpu_layers=report.max_gpu_layers,
         n_layers=facts.n_slots,
         n_cpu_moe=len(facts.layers) if plan.cpu_moe else plan.n_cpu_moe,

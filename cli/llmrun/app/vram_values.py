@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from llmrun.engine.probe.sizes import DeviceSizes, ProbedSizes
 from llmrun.gguf.hparams import MemoryFacts
-from llmrun.memory.cache import refusal
+from llmrun.memory.cache import CELL_STEP, refusal
 from llmrun.memory.explain import explain
-from llmrun.memory.fit import plan_offload, trained_ctx
-from llmrun.memory.placement import Placement
+from llmrun.memory.fit import largest_ctx, plan_offload, trained_ctx
+from llmrun.memory.placement import Placement, gpus_of
 from llmrun.memory.plan import Buckets, DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.memory.use import device_use
 from llmrun.memory.ways import ways_out
@@ -69,6 +69,20 @@ def remedies(
     """Changes after which the model fits."""
     ways = ways_out(facts, plan, devices, reserve_bytes, auto_layers=auto_layers)
     return tuple(Remedy(way.kind, way.value, way.sum_bytes) for way in ways)
+
+
+def longest_ctx(
+    facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], reserve_bytes: int, auto_layers: bool
+) -> int | None:
+    """The longest context that fits with layers chosen for it; None where there is nothing to choose."""
+    if not auto_layers or not gpus_of(devices):
+        return None
+    return largest_ctx(
+        plan,
+        lambda longer: plan_offload(facts, longer, devices, reserve_bytes).fits,
+        low=CELL_STEP,
+        high=trained_ctx(facts),
+    )
 
 
 def grid(

@@ -151,7 +151,8 @@ def _device_table(
 
     def row(title: str, text: Callable[[DeviceUse | None], str], style: str = "") -> None:
         cells = [Text(text(d), overflow="fold", style=_colour(text(d))) for d in devices]
-        table.add_row(Text(title), *cells, style=style)
+        if any(cells):
+            table.add_row(Text(title), *cells, style=style)
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column()
@@ -214,11 +215,9 @@ def _verdict(page: _Page, report: VramReport) -> None:
     style = {"fits": "bold green", "partial": "bold yellow", "too_large": "bold red"}[report.verdict]
     page.line(_verdict_text(report), style=style)
     gpus = [device for device in report.devices if device.kind != "cpu"]
-    trained = (
-        " (all it was trained for)" if report.n_ctx_train and report.max_ctx >= report.n_ctx_train else ""
-    )
-    longest = f"{format_tokens(report.max_ctx)}{trained}" if report.max_ctx else "none fits"
-    page.line(f"longest context that fits with these layers: {longest}")
+    page.line(f"longest context that fits with these layers: {_longest(report, report.max_ctx)}")
+    if report.max_ctx_auto not in (None, report.max_ctx):
+        page.line(f"with layers chosen for it: {_longest(report, report.max_ctx_auto)}")
     page.line(f"one more token of context: {format_bytes(report.kv_bytes_per_token)}")
     if gpus:
         page.line(f"most layers that fit on the GPU: {report.max_gpu_layers} of {report.n_layers}")
@@ -227,6 +226,13 @@ def _verdict(page: _Page, report: VramReport) -> None:
         way = _WAYS[remedy.kind].format(value.replace(",", ""))
         page.line(f"it would fit with {way}: {format_bytes(remedy.sum_bytes)}")
     page.line()
+
+
+def _longest(report: VramReport, n_ctx: int | None) -> str:
+    if not n_ctx:
+        return "none fits"
+    whole = report.n_ctx_train and n_ctx >= report.n_ctx_train
+    return f"{format_tokens(n_ctx)}{' (all it was trained for)' if whole else ''}"
 
 
 def _verdict_text(report: VramReport) -> str:
@@ -239,7 +245,8 @@ def _verdict_text(report: VramReport) -> str:
         experts = f", the experts of {report.n_cpu_moe} on the CPU" if report.n_cpu_moe else ""
         return f"It fits: {where} layers on the GPU{experts}."
     if report.verdict == "partial":
-        other = "fewer layers on the GPU or a shorter context" if gpus else "a shorter context"
+        fixed = gpus and report.max_ctx_auto is None
+        other = "fewer layers on the GPU or a shorter context" if fixed else "a shorter context"
         return f"It does not fit as asked; it does with {other}."
     return "It does not fit."
 
@@ -263,7 +270,7 @@ def _grid(page: _Page, report: VramReport) -> None:
         texts = [_cell_text(cell, gpus=gpus, gap="" if narrow else " ") for cell in cells]
         here = n_ctx == report.settings.n_ctx
         table.add_row(
-            Text(format_count(n_ctx)),
+            Text(_ctx_text(n_ctx, short=narrow)),
             *(Text(t, style=_colour(t)) for t in texts),
             style="bold" if here else "",
         )
