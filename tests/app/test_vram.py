@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmrun.app import vram, vram_estimate
 from llmrun.app.devices import DeviceProbe
+from llmrun.app.plan import model_params
 from llmrun.app.settings import SettingSources
 from llmrun.app.vram import Numbers, VramRequest, vram_report
 from llmrun.app.vram_values import grid_contexts
 from llmrun.engine.bindings import Device
 from llmrun.errors import EngineFailure, ModelNotFound, NetworkFailure, NotAModel, UsageError
+from llmrun.memory.plan import Buckets
 from llmrun.units import GIB, MIB
 from llmrun.vram_report import BUCKETS, DeviceUse, VramReport
 
 from tests.support import bad
 from tests.support.models import gemma_path, smollm2_path
+from tests.support.rpc import rpc_server
 from tests.support.tiny import Arch, write_tiny
 
 EXACT = ("weights_bytes", "kv_bytes", "recurrent_bytes", "output_bytes")
@@ -269,8 +275,30 @@ def test_contexts_of_the_grid() -> None:
 
 
 def test_all_buckets_have_names_in_both_rooms() -> None:
-    from dataclasses import fields
-
-    from llmrun.memory.plan import Buckets
-
     assert tuple(field.name for field in fields(Buckets)) == BUCKETS
+
+
+@pytest.mark.parametrize(("layers", "n_servers"), [("auto", 1), ("7", 1), ("all", 2)])
+def test_offload_is_verified(monkeypatch: pytest.MonkeyPatch, layers: str, n_servers: int) -> None:
+    """The engine's own servers stand in for GPUs; they get less than they have."""
+    with ExitStack() as stack:
+        servers = tuple(stack.enter_context(rpc_server()) for _ in range(n_servers))
+        for module in (vram, vram_estimate):
+            monkeypatch.setattr(
+                module,
+                "model_params",
+                lambda settings, path: replace(model_params(settings, path), rpc=servers),
+            )
+        named = (("CPU", 64 * GIB), ("RPC0", 90 * MIB), ("RPC1", 60 * MIB))[: n_servers + 1]
+        flags = {"n_ctx": "2048", "n_gpu_layers": layers}
+        report = report_of("smollm2-135m", DeviceProbe, flags, named=named, reserve_bytes=0, verify=True)
+    assert [one.name for one in report.verified] == ["CPU", "RPC0", "RPC1"][: n_servers + 1]
+    for one in report.verified:
+        for name in EXACT:
+            figures = [getattr(use, name) for use in (one.formula, one.engine, one.measured)]
+            assert len(set(figures)) == 1, (one.name, name, figures)
+    if layers == "auto":
+        assert 0 < report.settings.n_gpu_layers < 31
+        assert report.fits
+    else:
+        assert report.settings.n_gpu_layers == (7 if layers == "7" else 31)
