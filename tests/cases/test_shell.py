@@ -152,7 +152,7 @@ class TestInterrupts:
         """Also when it comes while the model loads; then the document is an error's."""
         running = cli.start("run", endless, "x", *GREEDY, "--json", "-v")
         assert running.process.stderr is not None
-        running.process.stderr.read(200)
+        running.process.stderr.read(20)
         ended = running.interrupt()
         assert ended.status == 130
         assert ended.document["schema"] in ("llmrun.completion/1", "llmrun.error/1")

@@ -102,7 +102,7 @@ def open_model(
         Interrupted: `stop` was pressed meanwhile.
     """
     first = request.sources.resolve()
-    ref = request.model or first.context.model or DEFAULT_MODEL
+    ref = first.context.model or DEFAULT_MODEL if request.model is None else request.model
     model = resolve(ref)
     header = read_header(model.path)
     facts = check_runnable(header, name=model.path.name)

@@ -13,7 +13,7 @@ import typer
 
 from llmrun.commands.options import takes_settings
 from llmrun.commands.run import Profile, Quiet, TemplateFile, Verbose
-from llmrun.errors import Interrupted
+from llmrun.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from llmrun.app.loading import OpenRequest
@@ -98,6 +98,8 @@ def _answer_once(
     from llmrun.metrics.clock import process_clock
     from llmrun.ui.answer_view import AnswerView
 
+    if not text.strip():
+        raise UsageError("standard input is empty", "pipe a message in, or chat on a terminal")
     message = join_prompt([], [], text)
     output = request.sources.resolve().output
     view = AnswerView(streams, view_options(streams, output, quiet=quiet, verbose=verbose))

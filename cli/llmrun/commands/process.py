@@ -28,6 +28,8 @@ def log_to_stderr() -> None:
     root = logging.getLogger("llmrun")
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
+    if not os.environ.get("LLMRUN_DEBUG"):  # the engine's own debugging lines run to thousands
+        logging.getLogger("llmrun.native").setLevel(logging.INFO)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -207,7 +207,7 @@ class BiasMap:
 
     def parse(self, raw: object) -> Value:
         if isinstance(raw, str):
-            raw = raw.split(",")
+            raw = raw.strip().removeprefix("{").removesuffix("}").replace(":", "=").split(",")
         if raw is None:
             return ()
         if isinstance(raw, Mapping):

@@ -140,7 +140,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("markdown", "output", Switch(), False, "--markdown",
             "style Markdown on a terminal (headings, emphasis, code); the text itself is not changed"),
     Setting("think_budget", "output", _LENGTH, None, "--think-budget",
-            "most tokens of reasoning: then the block is closed and the answer begins"),
+            "tokens of reasoning after which the block is closed, so that the answer begins"),
     Setting("stats", "output", _ON_OFF_AUTO, "auto", "--stats",
             "figures after the answer; auto: when stdout and stderr are terminals"),
 )  # fmt: skip

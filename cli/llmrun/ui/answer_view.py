@@ -135,6 +135,6 @@ class AnswerView:
             end = "" if completion.text.endswith("\n") else "\n"
             self._streams.write_text(self._visible.finish() + end)
         if self._options.stats:
-            as_lines = not self._streams.err_can_redraw
+            as_lines = not self._streams.err_can_redraw or self._streams.plain
             print_panel(self._console, completion, self._options.panel, as_lines=as_lines)
         self.completion = completion

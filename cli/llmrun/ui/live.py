@@ -7,6 +7,9 @@ lines are written, and the cursor is restored; whatever comes next first erases 
 the screen. No position is remembered across draws, so a resize or a character of surprising width can at
 worst leave a ragged edge until the next draw.
 
+After a change of width in the middle of a line nobody but the terminal knows where that line ends now, so
+the block stays away until the next line begins.
+
 One position cannot be restored: a cursor waiting behind the last column, where the next character would
 wrap. The character that would cause it is held back until another one follows.
 """
@@ -53,6 +56,8 @@ class LiveText:
         self._block: Sequence[str] = ()
         self._block_columns = 0
         self._block_drawn = False
+        self._columns = 0
+        self._adrift = False  # the width changed in this line: where it wraps is not known
 
     def append(self, text: str, style: str = "") -> None:
         """Add text in an SGR style such as "2" for dim; it shows at the next `flush`."""
@@ -70,9 +75,12 @@ class LiveText:
     def flush(self) -> None:
         """Bring the terminal up to date in one write."""
         columns, rows = self._size()
+        self._adrift |= columns != self._columns and bool(self._line)
+        self._columns = columns
         runs, self._pending = self._split_held(self._pending, columns)
         frame = [_BEGIN_FRAME, ERASE_BELOW if self._block_drawn else "", self._take(runs)]
-        block = self._block[: max(0, rows - 2)] if columns >= self._block_columns else ()
+        fits = columns >= self._block_columns and not self._adrift
+        block = self._block[: max(0, rows - 2)] if fits else ()
         if block:
             frame += [_INDEX * len(block), f"\x1b[{len(block)}A", _SAVE]
             frame += [_NEXT_ROW + line for line in block]
@@ -95,12 +103,17 @@ class LiveText:
 
     def _take(self, runs: Sequence[Run]) -> str:
         """What to write for `runs`, which now count as written."""
-        self._line = (self._line + "".join(text for _, text in runs)).rsplit("\n", 1)[-1]
+        written = "".join(text for _, text in runs)
+        if "\n" in written:
+            self._adrift = False
+        self._line = (self._line + written).rsplit("\n", 1)[-1]
         return "".join(f"\x1b[{style}m{text}\x1b[0m" if style else text for style, text in runs)
 
     def _split_held(self, runs: Sequence[Run], columns: int) -> tuple[list[Run], list[Run]]:
         """What may be written now, and the last character where it would reach the last column."""
         text = "".join(part for _, part in runs)
+        if self._adrift and "\n" not in text:
+            return list(runs), []
         if not text or advance(advance(0, self._line, columns) % columns, text, columns) < columns:
             return list(runs), []
         cut = len(text) - 1

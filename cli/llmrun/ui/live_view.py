@@ -133,7 +133,7 @@ class LiveView:
     def _layout(self, figures: Figures) -> Sequence[str]:
         columns, _ = _size()
         if self._options.panel == "line":
-            return [one_line_figures(figures)[: columns - 1]]
+            return [one_line_figures(figures, columns - 1)[: columns - 1]]
         return rendered_lines(panel(figures, columns - 1), columns - 1, no_color=self._streams.plain)
 
     def _notice(self, notice: Notice) -> None:

@@ -99,7 +99,10 @@ def _thought(stats: GenerationStats) -> tuple[str, str]:
 
 
 def _prefill_detail(stats: GenerationStats) -> str:
-    return f"{format_tokens(stats.prefill_tokens)} in {format_seconds(stats.prefill_s)}"
+    took = format_seconds(stats.prefill_s)
+    if not stats.prefill_complete:
+        return f"stopped after {took}, {format_tokens(stats.prefill_tokens)} to read"
+    return f"{format_tokens(stats.prefill_tokens)} in {took}"
 
 
 def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
@@ -123,24 +126,28 @@ def _prefix_detail(prefix: PrefixReport) -> str:
     return f"prompt tokens reused ({prefix.miss_reason})" if prefix.miss_reason else "prompt tokens reused"
 
 
-def one_line_figures(figures: Figures) -> str:
-    """The most important figures on one line."""
+def one_line_figures(figures: Figures, columns: int | None = None) -> str:
+    """The most important figures on one line, as many as fit into `columns`."""
     stats, kv = figures.stats, figures.kv
     used, allocated = format_bytes(kv.used_bytes), format_bytes(kv.allocated_bytes)
     parts = [
         f"{format_rate(stats.generation_rate)} generation",
-        f"{format_rate(stats.prefill_rate)} prompt eval",
+        figures.status,
         "TTFT –" if stats.ttft_s is None else f"TTFT {format_seconds(stats.ttft_s)}",
+        f"{format_rate(stats.prefill_rate)} prompt eval",
         f"KV {used} of {allocated}",
         f"{_prefix_figure(stats)} cached",
-        figures.status,
     ]
-    return " · ".join(parts)
+    lines = [" · ".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((line for line in lines if columns is None or len(line) <= columns), lines[-1])
 
 
 def plain_lines(figures: Figures) -> list[str]:
     """The same figures as plain lines, for logs and terminals without colour."""
-    return [f"{label}: {figure} {detail}".rstrip() for label, figure, detail in panel_rows(figures)]
+    return [
+        f"{label}: {figure}, {detail}" if detail else f"{label}: {figure}"
+        for label, figure, detail in panel_rows(figures)
+    ]
 
 
 def panel(figures: Figures, columns: int) -> RenderableType:
@@ -181,7 +188,8 @@ def print_panel(console: Console, completion: Completion, mode: PanelMode, *, as
     """Write the panel, or plain lines where a panel would be noise."""
     figures = Figures.of_completion(completion)
     if mode == "line":
-        console.print(one_line_figures(figures), style="dim", soft_wrap=True)
+        columns = None if as_lines else console.width
+        console.print(one_line_figures(figures, columns), style="dim", soft_wrap=True)
     elif mode == "full" and as_lines:
         for line in plain_lines(figures):
             console.print(line, soft_wrap=True)

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+DUMB_TERMINALS = ("", "dumb", "unknown")
 _FALLBACK_COLUMNS = 80
 
 
@@ -38,7 +39,7 @@ class Streams:
     @property
     def err_can_redraw(self) -> bool:
         """True where a line on stderr may be overwritten."""
-        return self.err_is_terminal and self.env.get("TERM") != "dumb"
+        return self.err_is_terminal and self.env.get("TERM", "") not in DUMB_TERMINALS
 
     @property
     def both_can_redraw(self) -> bool:
@@ -48,7 +49,7 @@ class Streams:
     @property
     def plain(self) -> bool:
         """True where colour is not wanted (NO_COLOR, TERM=dumb)."""
-        return bool(self.env.get("NO_COLOR")) or self.env.get("TERM") == "dumb"
+        return bool(self.env.get("NO_COLOR")) or self.env.get("TERM", "") in DUMB_TERMINALS
 
     def write_text(self, text: str) -> None:
         """Write to stdout as UTF-8 and flush, so that a reader sees each piece at once."""
