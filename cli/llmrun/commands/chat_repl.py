@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import typer
+
 from llmrun.commands.chat_commands import ALIASES, COMMANDS, FREE_TEXT, ChatCommands, Leave
 from llmrun.config.dirs import user_data_dir
 from llmrun.config.kinds import Choice, Switch
@@ -99,7 +101,7 @@ class Repl:
         """Talk until Ctrl-D or /exit.
 
         Raises:
-            Interrupted: Ctrl-C twice at an empty prompt.
+            typer.Exit: Ctrl-C twice at an empty prompt, with status 130.
         """
         hinted = False
         while True:
@@ -112,7 +114,7 @@ class Repl:
                 continue
             except KeyboardInterrupt:
                 if hinted:
-                    raise Interrupted("interrupted") from None
+                    raise typer.Exit(Interrupted.exit_code) from None
                 hinted = True
                 self._say("(Ctrl-C again, or Ctrl-D, leaves the chat)")
                 continue

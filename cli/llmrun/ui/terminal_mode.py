@@ -38,16 +38,33 @@ def input_quiet(stdin_fd: int, write: Callable[[str], object] | None = None) -> 
         yield
         return
     try:
-        termios.tcsetattr(stdin_fd, termios.TCSANOW, _quiet(before))
-        if write:
-            write(_PASTE_ON)
-        yield
+        with _again_after_suspension(lambda: _set_modes(stdin_fd, _quiet(before))):
+            _set_modes(stdin_fd, _quiet(before))
+            if write:
+                write(_PASTE_ON)
+            yield
     finally:
         try:
             if write:
                 write(_PASTE_OFF)
         finally:
-            _restore(stdin_fd, before)
+            _set_modes(stdin_fd, before)
+
+
+@contextmanager
+def _again_after_suspension(apply: Callable[[], None]) -> Iterator[None]:
+    """Call `apply` when the program goes on after Ctrl-Z: the shell has put its own modes back meanwhile."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGCONT, lambda *_: apply())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCONT, before)
 
 
 def _quiet(modes: list[Any]) -> list[Any]:
@@ -63,7 +80,8 @@ def _quiet(modes: list[Any]) -> list[Any]:
     return quiet
 
 
-def _restore(stdin_fd: int, modes: list[Any]) -> None:
+def _set_modes(stdin_fd: int, modes: list[Any]) -> None:
+    """Give the terminal these modes, if it is still there and this job's."""
     import termios
 
     with suppress(termios.error):  # the terminal has been closed
