@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,19 @@ def test_without_the_engine(cli: Cli, tmp_path: Path) -> None:
     assert ended.err.startswith("warning: ")
     assert ended.err.count("\n") == 1
     assert [device["name"] for device in ended.document["devices"]] == ["CPU"]
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "memory.md"
+EXAMPLES = [line for line in PAGE.read_text().splitlines() if line.startswith("llmrun vram ")]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_page_run(cli: Cli, example: str) -> None:
+    ended = cli.here(*shlex.split(example, comments=True)[1:])
+    assert (ended.status, ended.err) == (0, "")
+
+
+def test_the_page_has_its_examples() -> None:
+    assert len(EXAMPLES) >= 9
+    shown = {word for example in EXAMPLES for word in example.split() if word.startswith("--")}
+    assert shown >= {"--exact", "--verify", "--device", "--check", "--json", "--layers"}
