@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmrun.app.kv_use import kv_use
 from llmrun.app.plan import context_params, model_params
+from llmrun.app.room import check_room
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
 from llmrun.chat.template import TemplateRenderer, load_template_file
@@ -111,6 +112,13 @@ def open_model(
         yield Notice("info", f"model: {ref} ({first.source('model')})")
     for warning in settings.warnings:
         yield Notice("warning", warning)
+    if factory is None:
+        check_room(
+            header,
+            facts,
+            model_params(settings, str(model.path)),
+            context_params(settings, facts.n_ctx_train),
+        )
     renderer = _renderer(request, facts)
     try:
         engine = yield from _load(model, settings, facts, stop, factory or default_engine())
