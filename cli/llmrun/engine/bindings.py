@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import logging
+import os
 import sys
 import types
 from collections import deque
@@ -94,6 +95,7 @@ def library() -> Any:
         stub.__path__ = list(spec.submodule_search_locations)
         stub.__spec__ = spec  # else a later find_spec("llama_cpp") raises ValueError
         sys.modules["llama_cpp"] = stub
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else an abort of the library starts a debugger first
     try:
         import llama_cpp.llama_cpp as module
     except (OSError, RuntimeError, AttributeError) as error:
