@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmrun.app import vram, vram_estimate
 from llmrun.app.devices import DeviceProbe
-from llmrun.app.plan import model_params
 from llmrun.app.settings import SettingSources
 from llmrun.app.vram import Numbers, VramRequest, vram_report
 from llmrun.app.vram_values import grid_contexts
@@ -279,18 +277,12 @@ def test_all_buckets_have_names_in_both_rooms() -> None:
 
 
 @pytest.mark.parametrize(("layers", "n_servers"), [("auto", 1), ("7", 1), ("all", 2)])
-def test_offload_is_verified(monkeypatch: pytest.MonkeyPatch, layers: str, n_servers: int) -> None:
+def test_offload_is_verified(layers: str, n_servers: int) -> None:
     """The engine's own servers stand in for GPUs; they get less than they have."""
     with ExitStack() as stack:
         servers = tuple(stack.enter_context(rpc_server()) for _ in range(n_servers))
-        for module in (vram, vram_estimate):
-            monkeypatch.setattr(
-                module,
-                "model_params",
-                lambda settings, path: replace(model_params(settings, path), rpc=servers),
-            )
         named = (("CPU", 64 * GIB), ("RPC0", 90 * MIB), ("RPC1", 60 * MIB))[: n_servers + 1]
-        flags = {"n_ctx": "2048", "n_gpu_layers": layers}
+        flags = {"n_ctx": "2048", "n_gpu_layers": layers, "rpc": servers}
         report = report_of("smollm2-135m", DeviceProbe, flags, named=named, reserve_bytes=0, verify=True)
     assert [one.name for one in report.verified] == ["CPU", "RPC0", "RPC1"][: n_servers + 1]
     for one in report.verified:

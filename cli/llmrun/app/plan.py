@@ -13,7 +13,19 @@ from llmrun.engine.threads import usable_threads
 def model_params(settings: Effective, path: str) -> ModelParams:
     """How to load the weights."""
     hardware = settings.hardware
-    return ModelParams(path, hardware.n_gpu_layers, hardware.use_mmap, hardware.use_mlock)
+    rules = (rule.rpartition("=") for rule in hardware.override_tensor)
+    return ModelParams(
+        path,
+        gpu_layers=hardware.n_gpu_layers,
+        use_mmap=hardware.use_mmap,
+        use_mlock=hardware.use_mlock,
+        tensor_split=hardware.tensor_split,
+        main_gpu=hardware.main_gpu,
+        cpu_moe=hardware.cpu_moe,
+        n_cpu_moe=hardware.n_cpu_moe,
+        override_tensor=tuple((pattern, buffer) for pattern, _, buffer in rules),
+        rpc=tuple(server for servers in hardware.rpc for server in servers.split(",")),
+    )
 
 
 def context_params(settings: Effective, n_ctx_train: int) -> ContextParams:

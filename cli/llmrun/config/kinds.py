@@ -18,7 +18,7 @@ TokenBias = tuple[tuple[int, float], ...]
 INT32_MAX = (1 << 31) - 1
 """Largest token id and position of the engine, which counts both in 32 bits."""
 
-Value = int | float | str | bool | None | tuple[str, ...] | TokenBias
+Value = int | float | str | bool | None | tuple[str, ...] | tuple[float, ...] | TokenBias
 
 
 class Kind(Protocol):
@@ -163,11 +163,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class TextList:
-    """A list of texts; in the environment a JSON list, or one text."""
+    """A list of texts; in the environment a JSON list, or one text. `form`: what each of them matches."""
 
-    @property
-    def expected(self) -> str:
-        return "a list of non-empty texts"
+    form: str = r"(?s:.+)"
+    expected: str = "a list of non-empty texts"
 
     def parse(self, raw: object) -> Value:
         if isinstance(raw, str):
@@ -177,7 +176,7 @@ class TextList:
             raise ValueError
         items: list[str] = []
         for text in texts:
-            if not isinstance(text, str) or not text:
+            if not isinstance(text, str) or not re.fullmatch(self.form, text):
                 raise ValueError
             items.append(text)
         return tuple(items)
@@ -192,6 +191,32 @@ def _json_list(text: str) -> list[object]:
     except ValueError:
         return [text]
     return parsed if isinstance(parsed, list) and all(isinstance(t, str) for t in parsed) else [text]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Numbers of 0 or more, at least one above 0: a list, or text like `3,1`; none is no share at all."""
+
+    @property
+    def expected(self) -> str:
+        return "numbers of 0 or more with commas between, not all 0, or none"
+
+    def parse(self, raw: object) -> Value:
+        if isinstance(raw, str):
+            raw = [] if raw.strip().casefold() == "none" else raw.split(",")
+        items = [] if raw is None else raw
+        if not isinstance(items, list | tuple):
+            raise ValueError
+        number = Number(0, whole=False)
+        shares = [share for item in items if isinstance(share := number.parse(item), float)]
+        if shares and not 0 < sum(shares) < math.inf:
+            raise ValueError
+        return tuple(shares)
+
+    def show(self, value: Value) -> str:
+        if not isinstance(value, tuple) or not value:
+            return "none"
+        return ",".join(f"{share:g}" for share in value)
 
 
 _BIAS = re.compile(r"\s*(\d+)\s*(=\s*[+-]?|[+-])\s*(\d+(?:\.\d+)?)\s*")

@@ -121,7 +121,7 @@ def _json_value(setting: Setting, value: Value) -> object:
     if not isinstance(value, tuple):
         return value
     if isinstance(setting.kind, BiasMap):
-        return {str(pair[0]): pair[1] for pair in value}
+        return {str(pair[0]): pair[1] for pair in value if isinstance(pair, tuple)}
     return list(value)
 
 

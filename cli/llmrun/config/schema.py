@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llmrun.config.kinds import INT32_MAX, BiasMap, Choice, Kind, Number, Switch, Text, TextList, Value
+from llmrun.config.kinds import (
+    INT32_MAX,
+    BiasMap,
+    Choice,
+    Kind,
+    Number,
+    Shares,
+    Switch,
+    Text,
+    TextList,
+    Value,
+)
 
 Group = Literal["hardware", "context", "sampling", "output"]
 GROUPS: tuple[Group, ...] = ("hardware", "context", "sampling", "output")
@@ -47,8 +58,8 @@ class Setting:
 
 
 def env_name(name: str) -> str:
-    """`n_ctx` -> `LLMRUN_CTX`: the name in capitals without the `n_` of counts."""
-    return "LLMRUN_" + name.removeprefix("n_").upper()
+    """`n_ctx` -> `LLMRUN_CTX`: the name in capitals without the `n_` of counts, where that is unambiguous."""
+    return "LLMRUN_" + (name if name == "n_cpu_moe" else name.removeprefix("n_")).upper()
 
 
 def _count(low: int, high: int = INT32_MAX, **words: int | str | None) -> Number:
@@ -65,6 +76,8 @@ _KV = Choice(KV_TYPES)
 _ON_OFF_AUTO = Choice(("on", "off", "auto"))
 _ANY_REAL = Number(whole=False)
 _SHARE = Number(0, 1, whole=False)
+_OVERRIDES = TextList(r".+=[^=]+", "a list of texts like PATTERN=BUFFER")
+_SERVERS = TextList(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "a list of servers, each as HOST:PORT")
 _SHARE_ABOVE_0 = Number(0, 1, whole=False, above_low=True)
 
 SETTINGS: tuple[Setting, ...] = (
@@ -78,6 +91,18 @@ SETTINGS: tuple[Setting, ...] = (
             "prompt tokens evaluated in one step; more is faster and takes more memory"),
     Setting("n_gpu_layers", "hardware", _LAYERS, "auto", "-ngl",
             "layers on the GPU, from the output back; all (or -1): every one; auto: all if there is a GPU"),
+    Setting("tensor_split", "hardware", Shares(), (), "--tensor-split",
+            "shares of the GPUs in the layers, such as 3,1; none: by free memory"),
+    Setting("main_gpu", "hardware", _count(0, none=None), None, "--main-gpu",
+            "number of the one GPU to use, counted from 0; none: all of them"),
+    Setting("cpu_moe", "hardware", Switch(), False, "--cpu-moe",
+            "keep the experts of all layers in main memory"),
+    Setting("n_cpu_moe", "hardware", _count(0), 0, "--n-cpu-moe",
+            "keep the experts of so many layers, from the first on, in main memory"),
+    Setting("override_tensor", "hardware", _OVERRIDES, (), "--override-tensor",
+            "put tensors whose name matches into a buffer: CPU or a device's; the first that matches counts"),
+    Setting("rpc", "hardware", _SERVERS, (), "--rpc",
+            "use the devices of the engine's RPC server there as GPUs"),
     Setting("offload_kqv", "hardware", Switch(), True, "--kv-offload",
             "keep the K/V cache of a layer on the layer's device instead of in main memory"),
     Setting("flash_attn", "hardware", _ON_OFF_AUTO, "auto", "-fa",

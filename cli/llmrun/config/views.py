@@ -20,6 +20,12 @@ class HardwareSettings:
     n_batch: int
     n_ubatch: int
     n_gpu_layers: int | Literal["auto", "all"]
+    tensor_split: tuple[float, ...]
+    main_gpu: int | None
+    cpu_moe: bool
+    n_cpu_moe: int
+    override_tensor: tuple[str, ...]
+    rpc: tuple[str, ...]
     offload_kqv: bool
     flash_attn: OnOffAuto
     use_mmap: bool
