@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from llmrun.app import room
+from llmrun.app import offload
 from llmrun.app.host_memory import HostMemory
 from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.bindings import Device
 from llmrun.errors import DoesNotFit
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.reader import read_header
@@ -13,15 +16,19 @@ from llmrun.units import MIB
 from tests.support.models import smollm2_path
 
 # SmolLM2 at 8,192 tokens: 180 MiB of K/V at f16, half that much and a little more at q8_0
+CPU = Device("CPU", "a processor", "cpu", 1, 1)
 CONTEXT = ContextParams(n_ctx=8192)
 
 
 def check(monkeypatch: pytest.MonkeyPatch, free_bytes: int, context: ContextParams, **model: object) -> None:
     path = smollm2_path()
     header = read_header(path)
-    monkeypatch.setattr(room, "host_memory", lambda: HostMemory(free_bytes, free_bytes))
+    monkeypatch.setattr(offload, "host_memory", lambda: HostMemory(free_bytes, free_bytes))
+    monkeypatch.setattr(offload, "engine_devices", lambda: (CPU,))
+    subject = offload.Subject((header,), check_runnable(header, name="x"))
     params = ModelParams(str(path), **model)  # type: ignore[arg-type]
-    room.check_room(header, check_runnable(header, name="x"), params, context)
+    made = offload.plan_load(subject, params, context, offload.Budget(), ctx_fixed=False)
+    assert made == offload.LoadPlan(params, context)
 
 
 @pytest.mark.parametrize("free_mib", [100, 179, 195])
@@ -31,7 +38,7 @@ def test_a_context_beyond_the_free_memory_is_refused_with_what_would_fit(
     with pytest.raises(DoesNotFit) as refused:
         check(monkeypatch, free_mib * MIB, CONTEXT)
     assert "8,192 tokens" in refused.value.message
-    n_ctx = int(refused.value.hint.split("-c ")[1])
+    n_ctx = int(re.findall(r"-c (\d+)", refused.value.hint)[0])
     assert 0 < n_ctx < 8192
     with monkeypatch.context() as patch:
         check(patch, free_mib * MIB, ContextParams(n_ctx=n_ctx))

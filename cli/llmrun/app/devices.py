@@ -4,13 +4,13 @@ user names."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmrun.app.host_memory import HostMemory, host_memory
 from llmrun.engine.bindings import Device
 from llmrun.engine.probe.sizes import probe_devices
-from llmrun.errors import EngineFailure
+from llmrun.errors import EngineFailure, UsageError
 from llmrun.memory.plan import DeviceInfo
 
 _HOST = "CPU"
@@ -73,3 +73,11 @@ def with_named(devices: Sequence[DeviceInfo], named: Mapping[str, int]) -> tuple
     ]
     added = [DeviceInfo(name, "gpu", size, size) for name, size in named.items() if name not in present]
     return tuple(d for d in (*changed, *added) if d.kind == "cpu" or named.get(d.name) != 0)
+
+
+def check_present(found: Sequence[DeviceInfo], names: Iterable[str], hint: str) -> None:
+    """Raise `UsageError` with this hint for a name that no device has."""
+    present = {device.name for device in found}
+    for name in names:
+        if name not in present:
+            raise UsageError(f"the engine sees no device {name}, only {', '.join(sorted(present))}", hint)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from llmrun.app.kv_use import kv_use
+from llmrun.app.offload import Budget, LoadPlan, Offload, Subject, plan_load
 from llmrun.app.plan import context_params, model_params
-from llmrun.app.room import check_room
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
 from llmrun.chat.template import TemplateRenderer, load_template_file
@@ -21,6 +21,7 @@ from llmrun.engine.api import Engine, EngineFactory
 from llmrun.events import Event, Loaded, LoadProgress, ModelInfo, Notice
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.facts import ModelFacts
+from llmrun.gguf.header import GgufHeader
 from llmrun.gguf.reader import read_header
 from llmrun.metrics.clock import Clock
 from llmrun.store.resolve import resolve
@@ -35,12 +36,14 @@ DEFAULT_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """Which model to open and how. `template` False opens it for raw completion only."""
+    """Which model to open and how. `template` False opens it for raw completion only; `budget` is the memory
+    that a plan of offload may use."""
 
     model: str | None
     sources: SettingSources
     template_file: Path | None = None
     template: bool = True
+    budget: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Opened:
     """A model ready to answer.
 
     `recommended` is the catalogue's sampling for it; `settings_json` the settings in force, with what the
-    engine made of them.
+    engine made of them; `offload` what was planned for the GPUs.
     """
 
     engine: Engine
@@ -59,6 +62,7 @@ class Opened:
     recommended: Mapping[str, object]
     settings_json: Mapping[str, object]
     load_s: float
+    offload: Offload | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -70,7 +74,9 @@ class Opened:
         """The same model under changed settings; those of loading stay what they were."""
         sampling = {f"general.sampling.{key}": value for key, value in self.facts.sampling.items()}
         settings = sources.resolve(model_file=sampling, catalogue_sampling=self.recommended)
-        return replace(self, settings=settings, settings_json=settings_json(settings, self.engine))
+        return replace(
+            self, settings=settings, settings_json=settings_json(settings, self.engine, self.offload)
+        )
 
     def close(self) -> None:
         """Free everything; closing twice does nothing."""
@@ -112,16 +118,14 @@ def open_model(
         yield Notice("info", f"model: {ref} ({first.source('model')})")
     for warning in settings.warnings:
         yield Notice("warning", warning)
-    if factory is None:
-        check_room(
-            header,
-            facts,
-            model_params(settings, str(model.path)),
-            context_params(settings, facts.n_ctx_train),
-        )
     renderer = _renderer(request, facts)
     try:
-        engine = yield from _load(model, settings, facts, stop, factory or default_engine())
+        plan = LoadPlan(model_params(settings, str(model.path)), context_params(settings, facts.n_ctx_train))
+        if factory is None:
+            plan = _planned(plan, model, header, facts, settings, request.budget)
+        if plan.offload is not None:
+            yield Notice("info", str(plan.offload))
+        engine = yield from _load(plan, stop, factory or default_engine())
     except BaseException:
         if renderer is not None:
             renderer.close()
@@ -131,8 +135,21 @@ def open_model(
     load_s = clock() - since_s
     info = ModelInfo(ref, str(model.path), facts.name, facts.arch, facts.quant, facts.size_bytes)
     yield Loaded(info, load_s, engine.facts.n_ctx_seq, engine.facts.n_threads, kv_use(engine))
-    in_force = settings_json(settings, engine)
-    return Opened(engine, info, facts, renderer, settings, model.sampling, in_force, load_s)
+    in_force = settings_json(settings, engine, plan.offload)
+    return Opened(engine, info, facts, renderer, settings, model.sampling, in_force, load_s, plan.offload)
+
+
+def _planned(
+    plan: LoadPlan,
+    model: ResolvedModel,
+    header: GgufHeader,
+    facts: ModelFacts,
+    settings: Effective,
+    budget: Budget,
+) -> LoadPlan:
+    """`plan` with layers decided, or refused."""
+    subject = Subject((header, *map(read_header, model.parts[1:])), facts)
+    return plan_load(subject, plan.model, plan.context, budget, ctx_fixed=settings.context.n_ctx != "auto")
 
 
 def _renderer(request: OpenRequest, facts: ModelFacts) -> TemplateRenderer | None:
@@ -148,9 +165,7 @@ def _renderer(request: OpenRequest, facts: ModelFacts) -> TemplateRenderer | Non
     return renderer
 
 
-def _load(
-    model: ResolvedModel, settings: Effective, facts: ModelFacts, stop: Stop, factory: EngineFactory
-) -> Generator[Event, None, Engine]:
+def _load(plan: LoadPlan, stop: Stop, factory: EngineFactory) -> Generator[Event, None, Engine]:
     """Load on a thread of its own, so that progress can be passed on while the library reads."""
     import threading
 
@@ -158,14 +173,7 @@ def _load(
 
     def work() -> None:
         try:
-            reports.put(
-                factory(
-                    model_params(settings, str(model.path)),
-                    context_params(settings, facts.n_ctx_train),
-                    reports.put,
-                    stop.cancelled,
-                )
-            )
+            reports.put(factory(plan.model, plan.context, reports.put, stop.cancelled))
         except BaseException as error:  # noqa: BLE001 raised again in the thread that waits
             reports.put(error)
 
@@ -206,7 +214,7 @@ def _notices(
         )
 
 
-def settings_json(settings: Effective, engine: Engine) -> dict[str, object]:
+def settings_json(settings: Effective, engine: Engine, offload: Offload | None = None) -> dict[str, object]:
     """Effective settings with the engine's own figures in place of "auto" and of rounded values."""
     made = engine.facts
     return {
@@ -216,8 +224,9 @@ def settings_json(settings: Effective, engine: Engine) -> dict[str, object]:
         "n_ubatch": made.n_ubatch,
         "n_threads": made.n_threads,
         "n_threads_batch": made.n_threads_batch,
-        "n_gpu_layers": made.gpu_layers_requested,
+        "n_gpu_layers": settings.hardware.n_gpu_layers,
         "n_gpu_layers_offloaded": made.gpu_layers,
+        "offload": None if offload is None else offload.as_json(),
         "flash_attn": made.flash_attn,
         "extra_bufts": made.extra_bufts,
     }

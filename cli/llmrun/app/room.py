@@ -1,63 +1,84 @@
-"""Refuses a context that cannot fit in main memory before anything is allocated.
+"""The one rule of what is refused before anything is allocated: what a device has not the memory for.
 
-The kernel grants memory it does not have and ends the process later, so the engine cannot be relied on to
-fail. Only what has to be in memory counts: cache, state and buffers, and weights that are read instead of
-mapped. Mapped weights can be read again at any time; they make a run slow, not impossible.
+The kernel grants main memory it does not have and ends the process later, so the engine cannot be relied on
+to fail. Only what has to be in memory counts: cache, state and buffers, weights on a GPU, and weights in
+main memory that are read instead of mapped. Mapped weights can be read again at any time; they make a run
+slow, not impossible.
 """
 
 from __future__ import annotations
 
-from llmrun.app.host_memory import HostMemory, host_memory
-from llmrun.app.memory_plan import memory_plan
-from llmrun.engine.api import ContextParams, ModelParams
-from llmrun.engine.bindings import devices
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
 from llmrun.errors import DoesNotFit
-from llmrun.gguf.facts import ModelFacts
-from llmrun.gguf.header import GgufHeader
+from llmrun.gguf.hparams import MemoryFacts
+from llmrun.memory.fit import max_gpu_layers
+from llmrun.memory.plan import DeviceInfo, MemoryPlan
+from llmrun.memory.use import Use, device_use
+from llmrun.memory.ways import ways_out
 from llmrun.units import format_bytes, format_tokens
 
-_F32_BYTES = 4
-_WORTH_A_LOOK = 4
-"""An exact sum is made where a rough one, in the widest type, passes this part of the free memory."""
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A device that has less memory free than it needs; sizes in bytes."""
+
+    device: DeviceInfo
+    needed_bytes: int
 
 
-def check_room(header: GgufHeader, facts: ModelFacts, model: ModelParams, context: ContextParams) -> None:
-    """Raise `DoesNotFit` when the context needs more main memory than there is; not where a GPU takes it."""
-    host = host_memory()
-    n_ctx = context.n_ctx or facts.n_ctx_train
-    rough_bytes = n_ctx * sum(facts.n_head_kv) * (facts.head_size_k + facts.head_size_v) * _F32_BYTES
-    if model.use_mmap and rough_bytes < host.free_bytes // _WORTH_A_LOOK:
+def lacking(use: Use, plan: MemoryPlan) -> Iterator[Lack]:
+    """The devices that cannot hold their part of the plan, main memory first."""
+    for index, (device, held) in enumerate(zip(use.placement.devices, use.buckets, strict=True)):
+        mapped_bytes = held.weights_bytes if index == 0 and plan.use_mmap else 0
+        needed_bytes = held.sum_bytes - mapped_bytes
+        if needed_bytes > device.free_bytes:
+            yield Lack(device, needed_bytes)
+
+
+def check_room(
+    facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], *, auto_layers: bool
+) -> None:
+    """Raise `DoesNotFit`, with what would fit, when a device lacks memory for its part of the plan.
+
+    `auto_layers`: other layers would be chosen for another context or cache.
+    """
+    use = device_use(facts, plan, devices)
+    lack = next(lacking(use, plan), None)
+    if lack is None:
         return
-    if model.gpu_layers != 0 and any(device.kind in ("gpu", "igpu") for device in devices()):
-        return
-    _check_exactly(header, model, context, host)
+    device = lack.device
+    needed, free = format_bytes(lack.needed_bytes), format_bytes(device.free_bytes)
+    if device.kind == "cpu":
+        message = f"{format_tokens(plan.n_ctx)} of context need {needed}, {free} of memory are free"
+    else:
+        layers = f"{use.placement.gpu_layers} of {facts.n_slots} layers"
+        message = f"with {layers} on the GPU, {device.name} needs {needed}, {free} are free"
+    hints = _hints(facts, plan, _with_mapped(use, plan, devices), auto_layers)
+    hint = f"what would fit: {' or '.join(hints)}" if hints else "use a smaller model"
+    raise DoesNotFit(message, f"{hint}; --force tries it anyway")
 
 
-def _check_exactly(header: GgufHeader, model: ModelParams, context: ContextParams, host: HostMemory) -> None:
-    from dataclasses import replace
+def _with_mapped(use: Use, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """`devices` with what is mapped into main memory added to what is free of it."""
+    mapped_bytes = use.buckets[0].weights_bytes if plan.use_mmap else 0
+    return tuple(
+        replace(d, free_bytes=d.free_bytes + mapped_bytes) if d.kind == "cpu" else d for d in devices
+    )
 
-    from llmrun.gguf.hparams import memory_facts
-    from llmrun.memory.plan import DeviceInfo
-    from llmrun.memory.use import device_use
-    from llmrun.memory.ways import ways_out
 
-    facts = memory_facts(header)
-    plan = memory_plan(facts, replace(model, gpu_layers=0), context)
-    cpu = (DeviceInfo("CPU", "cpu", host.free_bytes, host.total_bytes),)
-    use = device_use(facts, plan, cpu).buckets[0]
-    mapped_bytes = use.weights_bytes if model.use_mmap else 0
-    needed_bytes = use.sum_bytes - mapped_bytes
-    if needed_bytes <= host.free_bytes:
-        return
-    cpu = (replace(cpu[0], free_bytes=host.free_bytes + mapped_bytes),)
-    ways = {way.kind: way.value for way in ways_out(facts, plan, cpu, 0, auto_layers=False)}
+def _hints(
+    facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], auto_layers: bool
+) -> list[str]:
     hints = []
+    if plan.gpu_layers and not auto_layers:
+        hints.append(f"-ngl {max_gpu_layers(facts, plan, devices, 0)}")
+    ways = {way.kind: way.value for way in ways_out(facts, plan, devices, 0, auto_layers=auto_layers)}
+    if "quantization" in ways:
+        hints.append(f"the model in {ways['quantization']}")
     if "kv_type" in ways:
         hints.append(f"--kv-type {ways['kv_type']} -fa on")
     if "context" in ways:
         hints.append(f"-c {ways['context']}")
-    raise DoesNotFit(
-        f"{format_tokens(plan.n_ctx)} of context need {format_bytes(needed_bytes)}, "
-        f"{format_bytes(host.free_bytes)} of memory are free",
-        f"what would fit: {' or '.join(hints)}" if hints else "use a smaller model",
-    )
+    return hints

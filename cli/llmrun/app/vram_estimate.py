@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from llmrun.app.devices import DeviceProbe, with_named
+from llmrun.app.devices import DeviceProbe, check_present, with_named
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
 from llmrun.app.vram import VramRequest
@@ -150,13 +150,8 @@ def _check_present(found: Sequence[DeviceInfo], wanted: Sequence[DeviceInfo], fa
     """The engine cannot plan for a device that is not there."""
     if failure:
         raise UsageError(f"the engine cannot be asked: {failure}", "leave out --exact and --verify")
-    present = {device.name for device in found}
-    for device in wanted:
-        if device.name not in present:
-            raise UsageError(
-                f"the engine sees no device {device.name}, only {', '.join(sorted(present))}",
-                "leave out --exact and --verify: the formula plans for devices that are not there",
-            )
+    hint = "leave out --exact and --verify: the formula plans for devices that are not there"
+    check_present(found, [device.name for device in wanted], hint)
 
 
 def _decide(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, PresentDevice, budget_of
 from llmrun.commands.options import takes_settings
 from llmrun.commands.run import Profile, Quiet, TemplateFile, Verbose
 from llmrun.errors import Interrupted, UsageError
@@ -42,6 +43,9 @@ def chat(
         typer.Option("--export", metavar="FILE", help="write the session to FILE.md or FILE.json and exit"),
     ] = None,
     chat_template_file: TemplateFile = None,
+    device: PresentDevice = None,
+    reserve: PlanReserve = DEFAULT_RESERVE,
+    force: Force = False,
     profile: Profile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -70,7 +74,7 @@ def chat(
         export_session(store, session, export)
         return
     sources = SettingSources(system_text(flags), profile, os.environ)
-    request = OpenRequest(model, sources, chat_template_file)
+    request = OpenRequest(model, sources, chat_template_file, budget=budget_of(device, reserve, force=force))
     piped = read_stdin(sys.stdin)
     choice = SessionChoice(continue_, session, not no_save)
     if piped is not None:

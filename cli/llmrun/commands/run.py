@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, PresentDevice, budget_of
 from llmrun.commands.options import takes_settings
 from llmrun.errors import Interrupted, UsageError
 
@@ -66,6 +67,9 @@ def run(
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="show the answer at once; changes the display only")
     ] = False,
+    device: PresentDevice = None,
+    reserve: PlanReserve = DEFAULT_RESERVE,
+    force: Force = False,
     profile: Profile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -94,7 +98,9 @@ def run(
     view = make_view(sources, json=json, lines=_lines(stream), no_stream=no_stream, quiet=quiet,
                      verbose=verbose)  # fmt: skip
     text = gather_prompt(words or [], prompt, file or [], None if no_stdin else sys.stdin)
-    opening = OpenRequest(model, sources, chat_template_file, not raw)
+    opening = OpenRequest(
+        model, sources, chat_template_file, not raw, budget_of(device, reserve, force=force)
+    )
     request = RunRequest(opening, text, raw, ignore_eos, logprobs)
     stop = Stop()
     with SigintStops(stop), closing(in_worker(run_request(request, clock, stop), stop, view.wants)) as events:

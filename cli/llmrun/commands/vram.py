@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from llmrun.commands.memory_options import DEFAULT_RESERVE, Device, Reserve, memory_of
 from llmrun.commands.options import takes_settings
 from llmrun.commands.run import Profile
 from llmrun.config.schema import SETTINGS
@@ -24,24 +25,6 @@ _WITHOUT = [setting.name for setting in SETTINGS if setting.name not in _OF_MEMO
 _NUMBERS = "Plain numbers instead of MODEL"
 _DEFAULT_QUANT = "Q4_K_M"
 
-
-Device = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option(
-        "--device",
-        metavar="NAME=SIZE",
-        help="plan with so much free memory on a device; an unknown name adds a GPU, 0 leaves one out",
-    ),
-]
-Reserve = Annotated[
-    str,
-    typer.Option(
-        "--reserve",
-        metavar="SIZE",
-        help="leave so much of every device free, main memory too; GiB or G, MiB or M are binary, "
-        "GB and MB decimal",
-    ),
-]
 Layers = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option("--layers", metavar="N", help="layers", rich_help_panel=_NUMBERS),
@@ -84,7 +67,7 @@ def vram(
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="exit with status 5 when it does not fit")] = False,
     device: Device = None,
-    reserve: Reserve = "1GiB",
+    reserve: Reserve = DEFAULT_RESERVE,
     layers: Layers = None,
     kv_heads: KvHeads = None,
     head_dim: HeadDim = None,
@@ -99,18 +82,18 @@ def vram(
     Nothing is loaded: the sizes follow from the file's header, or from a few plain numbers.
     """
     from llmrun.app.settings import SettingSources
-    from llmrun.app.size_text import parse_device, parse_size
     from llmrun.app.vram import VramRequest, vram_report
     from llmrun.documents import dump, vram_document
     from llmrun.ui.streams import Streams
     from llmrun.ui.vram_view import print_vram, print_vram_warnings
 
+    named, reserve_bytes = memory_of(device, reserve)
     request = VramRequest(
         SettingSources(flags, profile, os.environ),
         model,
         _numbers(layers, kv_heads, head_dim, params, quant),
-        named=tuple(parse_device(text) for text in device or ()),
-        reserve_bytes=parse_size(reserve, what="--reserve"),
+        named=named,
+        reserve_bytes=reserve_bytes,
         exact=exact,
         verify=verify,
         explain=explain,

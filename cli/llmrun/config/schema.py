@@ -90,7 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("n_ubatch", "hardware", _count(1), 512, "-ub",
             "prompt tokens evaluated in one step; more is faster and takes more memory"),
     Setting("n_gpu_layers", "hardware", _LAYERS, "auto", "-ngl",
-            "layers on the GPU, from the output back; all (or -1): every one; auto: all if there is a GPU"),
+            "layers on the GPU, from the output back; all (or -1): every one; auto: as many as fit"),
     Setting("tensor_split", "hardware", Shares(), (), "--tensor-split",
             "shares of the GPUs in the layers, such as 3,1; none: by free memory"),
     Setting("main_gpu", "hardware", _count(0, none=None), None, "--main-gpu",

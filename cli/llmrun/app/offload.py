@@ -1,0 +1,219 @@
+"""Decides before a load which layers go to GPUs, and refuses what has no room.
+
+Where the engine lists no GPU nothing is planned, and a rough sum is enough to let most contexts through.
+Weights in main memory that are mapped, and the reserve there, give way before a plan is given up: they make
+a run slow, not impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from llmrun.app.devices import check_present, known_devices, with_named
+from llmrun.app.host_memory import host_memory
+from llmrun.app.memory_plan import memory_plan
+from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.bindings import devices as engine_devices
+from llmrun.engine.rpc import add_rpc_servers
+from llmrun.errors import UsageError
+from llmrun.gguf.facts import ModelFacts
+from llmrun.gguf.header import GgufHeader
+from llmrun.memory.placement import gpus_of, host_of
+from llmrun.memory.plan import DEFAULT_RESERVE_BYTES, DeviceInfo, MemoryPlan
+from llmrun.units import format_tokens
+
+if TYPE_CHECKING:
+    from llmrun.gguf.hparams import MemoryFacts
+    from llmrun.memory.fit import OffloadPlan
+
+_F32_BYTES = 4
+_WORTH_A_LOOK = 4
+"""An exact sum is made where a rough one, in the widest type, passes this part of the free memory."""
+_BOUNDLESS = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Memory to plan with. `named`: free bytes of devices by name instead of what they have; `reserve_bytes`:
+    what a plan leaves free on each; `force`: load what has no room as well."""
+
+    named: tuple[tuple[str, int], ...] = ()
+    reserve_bytes: int = DEFAULT_RESERVE_BYTES
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model to load: headers of all its files, and the facts of the first."""
+
+    headers: tuple[GgufHeader, ...]
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What "auto" came to. The output counts as a layer; `n_cpu_moe` layers keep their experts on the CPU."""
+
+    kind: str
+    devices: tuple[str, ...]
+    gpu_layers: int
+    n_layers: int
+    n_cpu_moe: int
+    n_ctx: int
+    ctx_shrunk: bool
+
+    def as_json(self) -> dict[str, object]:
+        """The plan in the JSON settings."""
+        return {
+            "kind": self.kind,
+            "devices": list(self.devices),
+            "n_gpu_layers": self.gpu_layers,
+            "n_layers": self.n_layers,
+            "n_cpu_moe": self.n_cpu_moe,
+            "n_ctx": self.n_ctx,
+            "ctx_shrunk": self.ctx_shrunk,
+        }
+
+    def __str__(self) -> str:
+        """The plan in one line."""
+        if not self.gpu_layers:
+            line = f"all {self.n_layers} layers on the CPU, since none fits on {' and '.join(self.devices)}"
+        else:
+            part = "all" if self.gpu_layers == self.n_layers else f"{self.gpu_layers} of"
+            line = f"{part} {self.n_layers} layers on {' and '.join(self.devices)}"
+        if self.gpu_layers and self.n_cpu_moe:
+            line += f", the experts of {self.n_cpu_moe} on the CPU"
+        if self.ctx_shrunk:
+            line += f", context shortened to {format_tokens(self.n_ctx)}"
+        return f"offload: {line}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What the engine is asked for, with layers decided; `offload` where "auto" had something to decide."""
+
+    model: ModelParams
+    context: ContextParams
+    offload: Offload | None = None
+
+
+def plan_load(
+    subject: Subject, model: ModelParams, context: ContextParams, budget: Budget, *, ctx_fixed: bool
+) -> LoadPlan:
+    """Layers, experts and, unless it is fixed, the context that fit on the engine's devices.
+
+    Raises:
+        DoesNotFit: a device has not the memory, and `budget` does not force it.
+        UsageError: a device, cache type or pattern that does not exist.
+        NetworkFailure, EngineFailure: the engine's devices cannot be listed.
+    """
+    devices, gpus = _devices(model, budget)
+    usable = gpus_of(devices)
+    if not usable:
+        if gpus:
+            model = replace(model, gpu_layers=0)
+        if not budget.force:
+            _check_host(subject, model, context, host_of(devices))
+        return LoadPlan(model, context)
+    made = _on_gpus(subject, model, context, devices, budget, ctx_fixed)
+    return replace(made, model=_shared(made.model, gpus, devices, budget))
+
+
+def _devices(model: ModelParams, budget: Budget) -> tuple[tuple[DeviceInfo, ...], tuple[DeviceInfo, ...]]:
+    """The devices to plan with, and all GPUs the engine sees; only the CPU where no GPU is to be used."""
+    host = host_memory()
+    if model.gpu_layers == 0 and not budget.named:
+        return known_devices((), host), ()
+    add_rpc_servers(model.rpc)
+    found = tuple(
+        d if d.total_bytes else replace(d, free_bytes=host.free_bytes, total_bytes=host.total_bytes)
+        for d in known_devices(engine_devices(), host)
+    )
+    named = dict(budget.named)
+    check_present(found, named, "--device takes the name of a device that is there")
+    devices = with_named(found, named)
+    if model.gpu_layers == 0:
+        devices = tuple(device for device in devices if device.kind == "cpu")
+    return devices, gpus_of(found)
+
+
+def _shared(
+    model: ModelParams, gpus: Sequence[DeviceInfo], devices: Sequence[DeviceInfo], budget: Budget
+) -> ModelParams:
+    """The model with shares of the GPUs as `--device` has them: the engine would go by what is free."""
+    if not budget.named or len(gpus) < 2:
+        return model
+    free = {device.name: device.free_bytes for device in devices}
+    if model.tensor_split or model.main_gpu is not None:
+        if any(gpu.name not in free for gpu in gpus):
+            raise UsageError(
+                "--device leaves out a GPU that --tensor-split and --main-gpu count", "give one of the two"
+            )
+        return model
+    return replace(model, tensor_split=tuple(float(free.get(gpu.name, 0)) for gpu in gpus))
+
+
+def _check_host(subject: Subject, model: ModelParams, context: ContextParams, host: DeviceInfo) -> None:
+    """Refuse what main memory alone cannot hold."""
+    facts = subject.facts
+    n_ctx = context.n_ctx or facts.n_ctx_train
+    rough_bytes = n_ctx * sum(facts.n_head_kv) * (facts.head_size_k + facts.head_size_v) * _F32_BYTES
+    if model.use_mmap and rough_bytes < host.free_bytes // _WORTH_A_LOOK:
+        return
+    from llmrun.app.room import check_room
+    from llmrun.gguf.hparams import memory_facts
+
+    details = memory_facts(subject.headers[0], subject.headers[1:])
+    plan = memory_plan(details, replace(model, gpu_layers=0), context)
+    check_room(details, plan, (host,), auto_layers=False)
+
+
+def _on_gpus(
+    subject: Subject,
+    model: ModelParams,
+    context: ContextParams,
+    devices: tuple[DeviceInfo, ...],
+    budget: Budget,
+    ctx_fixed: bool,
+) -> LoadPlan:
+    from llmrun.app.room import check_room
+    from llmrun.gguf.hparams import memory_facts
+    from llmrun.memory.placement import place
+
+    facts = memory_facts(subject.headers[0], subject.headers[1:])
+    plan, auto = memory_plan(facts, model, context), model.gpu_layers == "auto"
+    best = _best(facts, plan, devices, budget, ctx_fixed) if auto else None
+    plan = plan if best is None else best.plan
+    if not budget.force:
+        check_room(facts, plan, devices, auto_layers=auto)
+    if best is None:
+        return LoadPlan(model, context)
+    placed = place(facts, plan, devices)
+    offload = Offload(
+        kind=best.kind,
+        devices=tuple(device.name for device in placed.devices[1:]),
+        gpu_layers=placed.gpu_layers,
+        n_layers=facts.n_slots,
+        n_cpu_moe=len(facts.layers) if plan.cpu_moe else plan.n_cpu_moe,
+        n_ctx=plan.n_ctx,
+        ctx_shrunk=best.ctx_shrunk,
+    )
+    model = replace(model, gpu_layers=placed.gpu_layers, cpu_moe=plan.cpu_moe, n_cpu_moe=plan.n_cpu_moe)
+    return LoadPlan(model, replace(context, n_ctx=plan.n_ctx), offload)
+
+
+def _best(
+    facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], budget: Budget, ctx_fixed: bool
+) -> OffloadPlan:
+    from llmrun.memory.fit import plan_offload
+
+    best = plan_offload(facts, plan, devices, budget.reserve_bytes, ctx_fixed=ctx_fixed)
+    if best.kind != "too_large":
+        return best
+    more = _BOUNDLESS if budget.force else budget.reserve_bytes
+    if plan.use_mmap:
+        more += sum(weight.size_bytes for weight in facts.weights)
+    roomy = [replace(d, free_bytes=d.free_bytes + more) if d.kind == "cpu" else d for d in devices]
+    return plan_offload(facts, plan, roomy, budget.reserve_bytes)

@@ -1,0 +1,149 @@
+"""Layers, experts and context chosen for the devices there are, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from llmrun.app import offload
+from llmrun.app.host_memory import HostMemory
+from llmrun.app.offload import Budget, LoadPlan
+from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.bindings import Device
+from llmrun.errors import DoesNotFit, UsageError
+from llmrun.gguf.facts import model_facts
+from llmrun.gguf.reader import read_header
+from llmrun.units import GIB, MIB
+
+from tests.support.archs import write_full_size
+from tests.support.models import smollm2_path
+
+CPU = Device("CPU", "a processor", "cpu", 1, 1)
+N_LAYERS = 31  # of SmolLM2, the output among them
+# SmolLM2: 92 MiB of weights, 180 MiB of K/V at 8,192 tokens
+
+
+def card(size_bytes: int, name: str = "CUDA0") -> Device:
+    return Device(name, "a card", "gpu", size_bytes, size_bytes)
+
+
+class Planner:
+    """Plans for devices that are made up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch = monkeypatch
+
+    def plan(
+        self,
+        gpus: Sequence[Device],
+        path: Path | None = None,
+        *,
+        host_bytes: int = 64 * GIB,
+        n_ctx: int = 8192,
+        budget: Budget | None = None,
+        ctx_fixed: bool = True,
+        **model: object,
+    ) -> LoadPlan:
+        header = read_header(path or smollm2_path())
+        self.patch.setattr(offload, "host_memory", lambda: HostMemory(host_bytes, host_bytes))
+        self.patch.setattr(offload, "engine_devices", lambda: (*gpus, CPU))
+        return offload.plan_load(
+            offload.Subject((header,), model_facts(header)),
+            ModelParams("", **model),  # type: ignore[arg-type]
+            ContextParams(n_ctx=n_ctx),
+            budget or Budget(reserve_bytes=0),
+            ctx_fixed=ctx_fixed,
+        )
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
+    return Planner(monkeypatch)
+
+
+def test_without_a_gpu_nothing_is_planned(planner: Planner) -> None:
+    plan = planner.plan([])
+    assert (plan.offload, plan.model.gpu_layers) == (None, "auto")
+
+
+@pytest.mark.parametrize("size_mib", [1, 50, 150, 250, 1000])
+def test_as_many_layers_as_fit(planner: Planner, size_mib: int) -> None:
+    plan = planner.plan([card(size_mib * MIB)])
+    assert plan.offload is not None
+    layers = plan.model.gpu_layers
+    assert isinstance(layers, int)
+    assert layers == plan.offload.gpu_layers
+    assert plan.offload.kind == {0: "cpu", N_LAYERS: "all"}.get(layers, "layers")
+    assert planner.plan([card(size_mib * MIB)], gpu_layers=layers).offload is None
+    if layers < N_LAYERS:
+        with pytest.raises(DoesNotFit):
+            planner.plan([card(size_mib * MIB)], gpu_layers=layers + 1)
+    assert (size_mib >= 1000) == (layers == N_LAYERS)
+    assert (size_mib <= 1) == (layers == 0)
+
+
+def test_the_reserve_is_for_what_is_chosen_not_for_what_is_asked(planner: Planner) -> None:
+    gpu, reserve = [card(1300 * MIB)], Budget(reserve_bytes=1280 * MIB)
+    assert planner.plan(gpu, budget=reserve).model.gpu_layers == 0
+    assert planner.plan(gpu, budget=reserve, gpu_layers="all").model.gpu_layers == "all"
+
+
+def test_layers_that_do_not_fit_are_refused_with_the_number_that_does(planner: Planner) -> None:
+    gpu = [card(150 * MIB)]
+    with pytest.raises(DoesNotFit) as refused:
+        planner.plan(gpu, gpu_layers="all")
+    assert "CUDA0" in refused.value.message
+    assert "150.0 MiB" in refused.value.message
+    layers = int(refused.value.hint.split("-ngl ")[1].split()[0])
+    assert 0 < layers < N_LAYERS
+    planner.plan(gpu, gpu_layers=layers)
+    forced = planner.plan(gpu, gpu_layers="all", budget=Budget(force=True))
+    assert forced.model.gpu_layers == "all"
+
+
+def test_the_context_shrinks_last_and_only_if_nobody_set_it(planner: Planner) -> None:
+    gpu, host = [card(MIB)], 230 * MIB
+    shrunk = planner.plan(gpu, host_bytes=host, ctx_fixed=False)
+    assert shrunk.offload is not None
+    assert shrunk.offload.ctx_shrunk
+    assert 4096 <= shrunk.context.n_ctx == shrunk.offload.n_ctx < 8192
+    assert f"{shrunk.context.n_ctx:,}" in str(shrunk.offload)
+    kept = planner.plan(gpu, host_bytes=host)  # mapped weights give way
+    assert (kept.context.n_ctx, kept.model.gpu_layers) == (8192, 0)
+    with pytest.raises(DoesNotFit):
+        planner.plan(gpu, host_bytes=host, use_mmap=False)
+    forced = planner.plan(gpu, host_bytes=host, use_mmap=False, budget=Budget(force=True))
+    assert forced.context.n_ctx == 8192
+
+
+def test_experts_leave_the_gpu_before_layers_do(planner: Planner, tmp_path: Path) -> None:
+    path = write_full_size(tmp_path / "moe.gguf", "30B MoE")
+    sizes = [planner.plan([card(size * GIB)], path, n_ctx=4096) for size in range(1, 30, 3)]
+    kinds = list(dict.fromkeys(plan.offload.kind for plan in sizes if plan.offload))
+    assert kinds == ["layers", "experts_on_cpu", "all"]
+    apart = next(plan for plan in sizes if plan.offload and plan.offload.kind == "experts_on_cpu")
+    assert apart.offload is not None
+    assert apart.model.n_cpu_moe == apart.offload.n_cpu_moe > 0
+    assert apart.model.gpu_layers == apart.offload.n_layers
+
+
+def test_devices_by_name(planner: Planner) -> None:
+    gpus = [card(GIB), card(GIB, "CUDA1"), card(GIB, "CUDA2")]
+    less = planner.plan(gpus, budget=Budget((("CUDA0", 0), ("CUDA2", 250 * MIB)), 0))
+    assert less.offload is not None
+    assert less.offload.devices == ("CUDA1", "CUDA2")
+    assert list(less.model.tensor_split) == [0, GIB, 250 * MIB]
+    none = planner.plan(gpus[:1], budget=Budget((("CUDA0", 0),), 0))
+    assert (none.model.gpu_layers, none.offload) == (0, None)
+    with pytest.raises(UsageError, match="CUDA7"):
+        planner.plan(gpus, budget=Budget((("CUDA7", GIB),)))
+    with pytest.raises(UsageError, match="leaves out"):
+        planner.plan(gpus, budget=Budget((("CUDA0", 0),)), tensor_split=(1.0, 2.0, 3.0))
+    with pytest.raises(DoesNotFit):
+        planner.plan([], budget=Budget((("CPU", 100 * MIB),)))
+
+
+def test_memory_that_a_backend_does_not_tell_is_that_of_the_host(planner: Planner) -> None:
+    assert planner.plan([card(0)]).model.gpu_layers == N_LAYERS
