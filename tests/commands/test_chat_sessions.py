@@ -51,6 +51,20 @@ def test_a_chat_is_kept_unless_nothing_was_said(cli: Cli, model: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
+def test_a_chat_that_cannot_be_kept_goes_on_and_says_so(cli: Cli, model: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the data folder should be")
+    env = {"LLMRUN_DATA_DIR": str(blocked)}
+    with cli.terminal("chat", model, *GREEDY, columns=150, env=env) as terminal:
+        talk = Talk(terminal)
+        talk.says("hello")
+        talk.leaves()
+        assert "this chat is not saved" in terminal.text
+        assert ANSWER in terminal.text
+    ended = cli("chat", model, "--session", "s", stdin=b"hello", env=env)
+    assert (ended.status, ended.out) == (2, b"")  # a session asked for by name is not a thing to go without
+
+
 def test_a_resumed_chat_asks_what_an_uninterrupted_one_would(cli: Cli, model: Path) -> None:
     flags = ("-sys", "Be brief.", "-v")
     whole = prompts(chat_once(cli, model, *flags, "--no-save", lines=("one", "two", "three")))

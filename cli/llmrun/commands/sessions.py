@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from llmrun.commands.chat_commands import opened_note
 from llmrun.config.dirs import user_data_dir
-from llmrun.errors import LlmrunError, UsageError
+from llmrun.errors import LlmrunError, UsageError, WriteFailure
 from llmrun.journal.session_export import write_export
 from llmrun.journal.sessions import SessionStore
 from llmrun.ui.notes import aligned, print_note
@@ -76,8 +76,14 @@ def begin_session(
     system = settings.output.system or ""
     if name is None or not store.exists(name):
         model = lasting_ref(request.model or settings.context.model or DEFAULT_MODEL)
-        made = store.create(name, model=model, system=system) if choice.save else None
-        return made or store.unsaved(model=model, system=system), request
+        if choice.save:
+            try:
+                return store.create(name, model=model, system=system), request
+            except WriteFailure as error:  # a chat that cannot be kept is better than none
+                if name is not None:
+                    raise
+                streams.err.write(f"warning: this chat is not saved: {one_line(error.message)}\n")
+        return store.unsaved(model=model, system=system), request
     if choice.save:
         session = store.open(name)
     else:
