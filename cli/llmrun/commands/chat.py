@@ -96,9 +96,9 @@ def _answer_once(
     """All of standard input is one message; nothing is kept unless a session was named."""
     from llmrun.app.chat import Chat
     from llmrun.app.prompt_input import join_prompt
-    from llmrun.app.worker import SigintStops, Stop, in_worker
+    from llmrun.app.worker import SigintStops, Stop
     from llmrun.commands.sessions import begin_session, ends_by_signal
-    from llmrun.commands.views import view_options
+    from llmrun.commands.views import show_events, view_options
     from llmrun.metrics.clock import process_clock
     from llmrun.ui.answer_view import AnswerView
 
@@ -114,12 +114,7 @@ def _answer_once(
     talk = Chat(request, session, process_clock(), stop)
     with closing(talk), SigintStops(stop), ends_by_signal(stop):
         for events in (talk.open(), talk.say(message)):
-            with closing(in_worker(events, stop, view.wants)) as shown:
-                try:
-                    for event in shown:
-                        view.take(event)
-                finally:
-                    view.close()
+            show_events(events, stop, view)
     if view.completion is not None and view.completion.finish_reason == "interrupted":
         raise Interrupted("interrupted")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import typer
 
 from llmrun.commands.chat_commands import ALIASES, COMMANDS, FREE_TEXT, ChatCommands, Leave
+from llmrun.commands.views import show_events
 from llmrun.config.dirs import user_data_dir
 from llmrun.config.kinds import Choice, Switch
 from llmrun.config.schema import SETTINGS, Setting
@@ -147,20 +147,11 @@ class Repl:
 
     def show(self, events: Iterator[Event]) -> None:
         """Show what a use-case does, live where the terminal allows it."""
-        from llmrun.app.worker import in_worker
-
         options = self._options()
         live = self._streams.both_can_redraw
         view = LiveView(self._streams, options) if live else AnswerView(self._streams, options)
         if isinstance(view, LiveView) and self._chat.is_open:
             view.introduce(model_title(self._chat.model), self._chat.n_threads)
         paste_marks = self._raw if self._streams.err_can_redraw else None
-        with (
-            input_quiet(sys.stdin.fileno(), paste_marks),
-            closing(in_worker(events, self._stop, view.wants)) as shown,
-        ):
-            try:
-                for event in shown:
-                    view.take(event)
-            finally:
-                view.close()
+        with input_quiet(sys.stdin.fileno(), paste_marks):
+            show_events(events, self._stop, view)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -84,9 +83,9 @@ def run(
     from llmrun.app.run import RunRequest
     from llmrun.app.run import run as run_request
     from llmrun.app.settings import SettingSources
-    from llmrun.app.worker import SigintStops, Stop, in_worker
+    from llmrun.app.worker import SigintStops, Stop
     from llmrun.commands.prompt import gather_prompt, system_text
-    from llmrun.commands.views import make_view
+    from llmrun.commands.views import make_view, show_events
     from llmrun.metrics.clock import process_clock
 
     clock = process_clock()
@@ -103,12 +102,8 @@ def run(
     )
     request = RunRequest(opening, text, raw, ignore_eos, logprobs)
     stop = Stop()
-    with SigintStops(stop), closing(in_worker(run_request(request, clock, stop), stop, view.wants)) as events:
-        try:
-            for event in events:
-                view.take(event)
-        finally:
-            view.close()
+    with SigintStops(stop):
+        show_events(run_request(request, clock, stop), stop, view)
     if view.completion is not None and view.completion.finish_reason == "interrupted":
         if json or stream:  # the document says so; there is one document only
             raise typer.Exit(Interrupted.exit_code)

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
 from llmrun.app.settings import SettingSources
 from llmrun.config.views import OutputSettings
 from llmrun.ui.answer_view import AnswerView, ViewOptions
 from llmrun.ui.json_view import JsonView
 from llmrun.ui.streams import Streams
+
+if TYPE_CHECKING:
+    from llmrun.app.worker import Stop
+    from llmrun.events import Event
+    from llmrun.ui.live_view import LiveView
+
+
+def show_events(events: Iterable[Event], stop: Stop, view: AnswerView | JsonView | LiveView) -> None:
+    """Run a use-case beside this thread and show its events; the view is left clean, also after an error.
+
+    Raises what the use-case raises, and BrokenPipeError when whoever read stdout has gone.
+    """
+    from llmrun.app.worker import in_worker
+
+    with closing(in_worker(events, stop, view.wants)) as shown:
+        try:
+            for event in shown:
+                view.take(event)
+        finally:
+            view.close()
 
 
 def make_view(
