@@ -6,12 +6,12 @@ Sizes are bytes in code and binary units on screen; times are seconds in code an
 
 from __future__ import annotations
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 
 def format_bytes(size_bytes: float) -> str:
     """Size in the largest binary unit that keeps the number at or above 1, e.g. `180.0 MiB`."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+    for unit, name in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(size_bytes) >= unit:
             value = size_bytes / unit
             return f"{value:.1f} {name}" if value >= 10 else f"{value:.2f} {name}"

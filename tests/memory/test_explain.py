@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,21 @@ def test_a_plain_model_needs_no_correction() -> None:
 def test_each_correction_is_named(arch: str, words: str, tmp_path: Path) -> None:
     facts = memory_facts(read_header(write_arch(tmp_path / "m.gguf", arch)))
     assert any(words in step.text for step in explain(facts, MemoryPlan(n_ctx=4096)))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("n_ctx", [1, 4096])
+def test_counts_agree_with_their_nouns(arch: str, n_ctx: int, tmp_path: Path) -> None:
+    facts = memory_facts(read_header(write_arch(tmp_path / "m.gguf", arch)))
+    for step in explain(facts, MemoryPlan(n_ctx=n_ctx)):
+        found = re.findall(r"(?<![\d,])(\d[\d,]*) (?:KV )?(layer|head|token|sequence)(s?)\b", step.text)
+        assert all((count == "1") == (not s) for count, _, s in found if "of" not in step.text), step.text
+        assert not re.search(r"(?<![\d,])1 layer keep\b|(?<!\b1) layer keeps\b", step.text)
+
+
+def test_one_of_each_is_singular() -> None:
+    (only, *_) = explain(from_numbers(layers=1, kv_heads=1, head_dim=64, params=1e6), MemoryPlan(n_ctx=256))
+    assert "1 layer x 1 KV head x 64 numbers" in only.text
 
 
 def test_weights_from_numbers_are_exact() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from llmrun.errors import UsageError
-from llmrun.units import GIB, KIB, MIB
+from llmrun.units import GIB, KIB, MIB, TIB
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
-_BINARY = {"k": KIB, "m": MIB, "g": GIB, "t": GIB << 10}
+_BINARY = {"k": KIB, "m": MIB, "g": GIB, "t": TIB}
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS = {"": 1, "b": 1} | _BINARY | {f"{unit}ib": size for unit, size in _BINARY.items()} | _DECIMAL
 _MOST_BYTES = 1 << 60

@@ -31,8 +31,12 @@ class Step:
     total_bytes: int
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def _plural(count: int, noun: str, verb: str = "") -> str:
+    """A count with its noun and, where one is given in its plural, the verb."""
+    words = [f"{count:,}", noun if count == 1 else f"{noun}s"]
+    if verb:
+        words.append(f"{verb}s" if count == 1 else verb)
+    return " ".join(words)
 
 
 class _Steps:
@@ -56,8 +60,8 @@ def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[Step, ...]:
     )
     n_all = facts.n_layer_all
     steps.add(
-        f"Textbook: 2 (K and V) x {n_all} layers x {heads} KV heads x {size} numbers a head"
-        f" x {_F16_BYTES} bytes x {tokens:,} tokens",
+        f"Textbook: 2 (K and V) x {_plural(n_all, 'layer')} x {_plural(heads, 'KV head')}"
+        f" x {size} numbers a head x {_F16_BYTES} bytes x {_plural(tokens, 'token')}",
         2 * n_all * heads * size * _F16_BYTES * tokens,
     )
     per_layer = row_bytes(plan.type_k, heads * size) + row_bytes(plan.type_v, heads * size)
@@ -69,22 +73,22 @@ def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[Step, ...]:
     steps.add(_cells_text(plan, cells, tokens), n_all * per_layer * room)
     n_trunk = len(facts.layers)
     steps.add(
-        f"{_plural(n_all - n_trunk, 'layer')} only predict further tokens and keep no cache here",
+        f"{_plural(n_all - n_trunk, 'layer')} for the prediction of further tokens, without a cache here",
         n_trunk * per_layer * room,
     )
     steps.add(_attending_text(facts, len(attending)), len(attending) * per_layer * room)
     _widths(steps, facts, plan, attending, room)
     windowed = sum(1 for layer in attending if layer.windowed)
     steps.add(
-        f"{_plural(windowed, 'layer')} see a window of {facts.n_swa:,} tokens only and keep"
-        f" {cells.window:,} cells: the window and the {cells.n_ubatch:,} tokens evaluated at once,"
+        f"{_plural(windowed, 'layer', 'keep')} {cells.window:,} cells, for a window of"
+        f" {_plural(facts.n_swa, 'token')}: the window and the {cells.n_ubatch:,} tokens evaluated at once,"
         f" in steps of {CELL_STEP}",
         kv := sum(layer_kv_bytes(facts, layer, plan, cells) for layer in facts.layers),
     )
     states = [layer for layer in facts.layers if layer.state]
     each = sum(4 * layer.state for layer in states)
     steps.add(
-        f"{_plural(len(states), 'layer')} keep a recurrent state: {each:,} bytes a sequence,"
+        f"{_plural(len(states), 'layer', 'keep')} a recurrent state: {each:,} bytes a sequence,"
         f" whatever its length, for {_plural(max(1, plan.n_seq), 'sequence')}",
         kv + sum(layer_state_bytes(layer, plan) for layer in facts.layers),
     )
@@ -93,9 +97,9 @@ def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[Step, ...]:
 
 def _cells_text(plan: MemoryPlan, cells: Cells, tokens: int) -> str:
     if cells.n_stream == 1:
-        return f"Cells come in steps of {CELL_STEP}: {tokens:,} tokens take {cells.full:,}"
+        return f"Cells come in steps of {CELL_STEP}: {cells.full:,} for {_plural(tokens, 'token')}"
     return (
-        f"{plan.n_seq} sequences have {cells.full:,} cells each, in steps of {CELL_STEP}:"
+        f"{_plural(cells.n_stream, 'sequence')} have {cells.full:,} cells each, in steps of {CELL_STEP}:"
         f" {cells.full * cells.n_stream:,} in all"
     )
 
@@ -103,8 +107,9 @@ def _cells_text(plan: MemoryPlan, cells: Cells, tokens: int) -> str:
 def _attending_text(facts: MemoryFacts, count: int) -> str:
     states = sum(1 for layer in facts.layers if layer.state and not layer.k_width)
     if states:
-        return f"{count} of {len(facts.layers)} layers attend; {states} keep a state of fixed size instead"
-    return f"{count} of {len(facts.layers)} layers keep K and V; the others read theirs or have none"
+        n_states = _plural(states, "layer", "keep")
+        return f"Attention in {count} of {len(facts.layers)} layers; {n_states} a state of fixed size instead"
+    return f"K and V in {count} of {len(facts.layers)} layers; the others read theirs or have none"
 
 
 def _widths(
