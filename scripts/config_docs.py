@@ -18,7 +18,7 @@ TITLES = {
     "hardware": "Hardware: how the machine is used",
     "context": "Context: model, window and K/V cache",
     "sampling": "Sampling: how the next token is chosen",
-    "output": "Output: how long an answer may be and what is shown",
+    "output": "Output: how long an answer and the conversation may be, and what is shown",
 }
 INTRODUCTION = """\
 # Settings

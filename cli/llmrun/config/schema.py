@@ -76,7 +76,7 @@ _KV = Choice(KV_TYPES)
 _ON_OFF_AUTO = Choice(("on", "off", "auto"))
 _ANY_REAL = Number(whole=False)
 _SHARE = Number(0, 1, whole=False)
-_OVERRIDES = TextList(r".+=[^=]+", "a list of texts like PATTERN=BUFFER")
+_OVERRIDES = TextList(r".+?=[^=,]+(,.+?=[^=,]+)*", "a list of texts like PATTERN=BUFFER")
 _SERVERS = TextList(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "a list of servers, each as HOST:PORT")
 _SHARE_ABOVE_0 = Number(0, 1, whole=False, above_low=True)
 
@@ -154,6 +154,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("logit_bias", "sampling", BiasMap(), (), "--logit-bias", "numbers added to the logits of tokens"),
     Setting("max_tokens", "output", _LENGTH, None, "-n",
             "most tokens an answer may have; unlimited (or -1): until the model ends or the window is full"),
+    Setting("overflow", "output", Choice(("stop", "drop", "summarize")), "drop", "--overflow",
+            "what to do with a conversation that outgrows the window: refuse to go on, leave its oldest "
+            "exchanges out, or put a summary in their place"),
+    Setting("overflow_headroom", "output", Number(0, 0.9, whole=False), 0.25, "--overflow-headroom",
+            "share of the window freed beyond need when something is left out, so that it happens rarely"),
     Setting("stop", "output", TextList(), (), "--stop", "texts that end the answer; they are not shown"),
     Setting("system", "output", Text(), None, "-sys", "system message"),
     Setting("fold_system", "output", Switch(), True, "--fold-system",

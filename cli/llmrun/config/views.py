@@ -71,6 +71,8 @@ class OutputSettings:
     """What the answer may be and what is shown. `max_tokens` None is no bound."""
 
     max_tokens: int | None
+    overflow: Literal["stop", "drop", "summarize"]
+    overflow_headroom: float
     stop: tuple[str, ...]
     system: str | None
     fold_system: bool

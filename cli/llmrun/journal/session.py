@@ -137,13 +137,17 @@ class Session:
         finish_reason: FinishReason = "stop",
         usage: Mapping[str, object] | None = None,
         regen: bool = False,
+        left_out: int = 0,
+        summary: str = "",
     ) -> None:
         """Keep a turn that ended now; with `regen` in place of the last one. Raises WriteFailure."""
         numbers = self._history.turn_numbers
-        turn = Turn(user, answer, reasoning, finish_reason, self.model, self._now(), usage)
+        turn = Turn(user, answer, reasoning, finish_reason, self.model, self._now(), usage, left_out, summary)
         self._keep(turn_record(self._next, turn, numbers[-1] if regen and numbers else None))
 
-    def add_completion(self, user: str, completion: Completion, *, regen: bool = False) -> None:
+    def add_completion(
+        self, user: str, completion: Completion, *, regen: bool = False, left_out: int = 0, summary: str = ""
+    ) -> None:
         """Keep `completion` as the answer to `user`, like `add_turn`."""
         usage = completion_document(completion)["usage"]
         self.add_turn(
@@ -153,6 +157,8 @@ class Session:
             finish_reason=completion.finish_reason,
             usage=usage if isinstance(usage, Mapping) else None,
             regen=regen,
+            left_out=left_out,
+            summary=summary,
         )
 
     def undo(self, turns: int = 1) -> tuple[Turn, ...]:

@@ -30,7 +30,11 @@ _REASONS = frozenset(get_args(FinishReason))
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message and its answer. `time` is when the answer ended, `usage` that of `llmrun.completion/1`."""
+    """A message and its answer. `time` is when the answer ended, `usage` that of `llmrun.completion/1`.
+
+    The first `left_out` turns were not in the prompt, since it would not have fitted the context; `summary`
+    stood for them, empty for nothing.
+    """
 
     user: str
     answer: str
@@ -39,6 +43,8 @@ class Turn:
     model: str
     time: datetime
     usage: Mapping[str, object] | None = None
+    left_out: int = 0
+    summary: str = ""
 
     @property
     def interrupted(self) -> bool:
@@ -184,6 +190,8 @@ def turn_record(number: int, turn: Turn, replaces: int | None) -> dict[str, obje
         # a copy that is plain JSON, whatever kind of mapping came; refuses what JSON cannot hold
         "usage": json.loads(json.dumps(turn.usage, allow_nan=False, default=dict)),
         "replaces": replaces,
+        "left_out": turn.left_out,
+        "summary": well_formed(turn.summary),
     }
 
 
@@ -236,6 +244,8 @@ def _turn(record: Record, time: datetime) -> Turn:
         model=_text(record, "model"),
         time=time,
         usage=usage,
+        left_out=_number(record, "left_out") if "left_out" in record else 0,
+        summary=_text(record, "summary") if "summary" in record else "",
     )
 
 
