@@ -51,6 +51,32 @@ def test_a_flag_sets_its_setting_and_says_so(cli: Cli, setting: Setting) -> None
     assert {document["sources"][name] for name in others} == {"built-in"}
 
 
+@pytest.mark.parametrize(
+    ("short", "words"),
+    [
+        (("-ts", "3,1"), ("--tensor-split", "3,1")),
+        (("-ts", "3/1"), ("--tensor-split", "3,1")),
+        (("-cmoe",), ("--cpu-moe",)),
+        (("-ncmoe", "3"), ("--n-cpu-moe", "3")),
+        (("-ot", "a=CPU"), ("--override-tensor", "a=CPU")),
+        (("-nkvo",), ("--no-kv-offload",)),
+        (("-nkvo", "-kvo"), ("--no-kv-offload",)),
+        (("--no-kv-offload", "-kvo"), ("--kv-offload",)),
+    ],
+)
+def test_short_spellings(cli: Cli, short: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """As llama.cpp's tools have them."""
+    found = cli.here("config", "show", "--json", *short)
+    assert (found.status, found.document) == (0, cli.here("config", "show", "--json", *words).document)
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "vram"])
+def test_commands_that_place_layers_know_the_short_spellings(cli: Cli, command: str, tmp_path: Path) -> None:
+    words = ("-ts", "1", "-cmoe", "-ncmoe", "1", "-ot", "a=CPU", "-nkvo", "-ngl", "0")
+    ended = cli.here(command, tmp_path / "none.gguf", *words, stdin=b"Hi")
+    assert ended.status == 3, ended.err  # the model is missing, nothing is wrong with the words
+
+
 def test_flags_reach_the_run(cli: Cli, model: Path) -> None:
     """All at once; the engine's own figures stand where it has a say."""
     made = {"flash_attn": "on", "n_ctx": 256, "n_batch": 256, "n_ubatch": 256}

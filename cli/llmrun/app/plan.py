@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Iterable
 
 from llmrun.config.layers import Effective
 from llmrun.config.schema import DEFAULT_CTX, MAX_SEED
 from llmrun.engine.api import ContextParams, ModelParams, RopeParams, SamplingParams
 from llmrun.engine.threads import usable_threads
 
+_RULE = re.compile(r"(.+?)=([^=,]+)(?:,|$)")
+
 
 def model_params(settings: Effective, path: str) -> ModelParams:
     """How to load the weights."""
     hardware = settings.hardware
-    rules = (rule.rpartition("=") for rule in hardware.override_tensor)
     return ModelParams(
         path,
         gpu_layers=hardware.n_gpu_layers,
@@ -23,9 +26,15 @@ def model_params(settings: Effective, path: str) -> ModelParams:
         main_gpu=hardware.main_gpu,
         cpu_moe=hardware.cpu_moe,
         n_cpu_moe=hardware.n_cpu_moe,
-        override_tensor=tuple((pattern, buffer) for pattern, _, buffer in rules),
+        override_tensor=tensor_rules(hardware.override_tensor),
         rpc=tuple(server for servers in hardware.rpc for server in servers.split(",")),
     )
+
+
+def tensor_rules(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Pairs of pattern and buffer; one text may hold several, divided by commas as in llama.cpp."""
+    found = (_RULE.findall(text) for text in texts)
+    return tuple((pattern, buffer) for rules in found for pattern, buffer in rules)
 
 
 def context_params(settings: Effective, n_ctx_train: int) -> ContextParams:

@@ -25,6 +25,11 @@ _ALIASES = {
     "n_batch": "--batch",
     "n_ubatch": "--ubatch",
     "n_gpu_layers": "--gpu-layers",
+    "tensor_split": "-ts",
+    "cpu_moe": "-cmoe",
+    "n_cpu_moe": "-ncmoe",
+    "override_tensor": "-ot",
+    "offload_kqv": "-kvo",
     "n_parallel": "--parallel",
     "type_k": "--cache-type-k",
     "type_v": "--cache-type-v",
@@ -49,6 +54,7 @@ _METAVARS = {
 }
 _METAVAR_COLUMNS = 13  # more, and Typer cuts flags short on a terminal of 80
 _ON_OFF = {True: "on", False: "off", None: None}
+_OFF_SHORT = {"offload_kqv": "-nkvo"}  # an option of its own: a column of help for it would cut long flags
 _SWITCHES = {"stats"}  # choices that read better as --x / --no-x
 
 
@@ -56,15 +62,19 @@ def takes_settings(*, without: Iterable[str] = ()) -> Callable[[Callable[..., No
     """Add an option for every setting but those in `without`, and hand them over as `flags`."""
     left_out = {"model", *without}
     settings = [s for s in (*SETTINGS, KV_TYPE) if s.name not in left_out]
+    off = [name for name in _OFF_SHORT if name not in left_out]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def wrapper(**arguments: Any) -> None:
+            for name in off:
+                if arguments.pop(f"{name}_off"):
+                    arguments[name] = False
             flags = {s.name: _flag_value(s, arguments.pop(s.name)) for s in settings}
             command(**arguments, flags=flags)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
-        parameters = [*own, *map(_parameter, settings)]
+        parameters = [*own, *map(_parameter, settings), *map(_off_parameter, off)]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
         return wrapper
@@ -83,7 +93,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     value_type: Any = str
     if isinstance(setting.kind, Switch) or setting.name in _SWITCHES:
         value_type = bool
-        names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
+        names = [_switch(name) for name in names]
     elif isinstance(setting.kind, TextList | BiasMap):
         value_type = list[str]
     option = typer.Option(
@@ -97,6 +107,18 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     return inspect.Parameter(
         setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
+
+
+def _off_parameter(name: str) -> inspect.Parameter:
+    annotation = Annotated[bool, typer.Option(_OFF_SHORT[name], hidden=True)]
+    return inspect.Parameter(
+        f"{name}_off", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
+    )
+
+
+def _switch(name: str) -> str:
+    """Both spellings of a switch, as Typer takes them; short ones have no opposite."""
+    return f"{name}/--no-{name.lstrip('-')}" if name.startswith("--") else name
 
 
 def _metavar(setting: Setting) -> str:
@@ -113,4 +135,5 @@ def _spelt_out(setting: Setting) -> str:
 def _help(setting: Setting) -> str:
     if isinstance(setting.kind, Choice) and not _spelt_out(setting):
         return f"{setting.help} ({', '.join(setting.kind.options)})"
-    return setting.help
+    off = _OFF_SHORT.get(setting.name)
+    return f"{setting.help} ({off}: not)" if off else setting.help

@@ -195,7 +195,7 @@ def _json_list(text: str) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Numbers of 0 or more, at least one above 0: a list, or text like `3,1`; none is no share at all."""
+    """Numbers of 0 or more, at least one above 0: a list, or text like `3,1`, `3/1`; none is no share at all."""
 
     @property
     def expected(self) -> str:
@@ -203,7 +203,7 @@ class Shares:
 
     def parse(self, raw: object) -> Value:
         if isinstance(raw, str):
-            raw = [] if raw.strip().casefold() == "none" else raw.split(",")
+            raw = [] if raw.strip().casefold() == "none" else re.split("[,/]", raw)
         items = [] if raw is None else raw
         if not isinstance(items, list | tuple):
             raise ValueError
