@@ -195,7 +195,7 @@ def _json_list(text: str) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Numbers of 0 or more, at least one above 0: a list, or text like `3,1`, `3/1`; none is no share at all."""
+    """Numbers of 0 or more, at least one above 0: a list, or text like `3,1` or `3/1`; none is no share."""
 
     @property
     def expected(self) -> str:
