@@ -1,6 +1,6 @@
 """Entries of the probe child: `python -m llmrun.engine.probe ENTRY`.
 
-`devices`, `sizes` and `measure` answer a question as `probe/child.py` describes. `compute` writes a tiny
+`devices`, `sizes`, `measure` and `bandwidth` answer as `probe/child.py` describes. `compute` writes a tiny
 model with Q4_0 weights, decodes a batch of eight tokens with plain weights and prints "plain", then does the
 same with repacked weights and prints "extra". Who dies in between has told what is broken: AMX kernels are
 only used for batches of several tokens on quantized matrices.
@@ -22,11 +22,13 @@ from llmrun.engine.bindings import devices
 from llmrun.engine.context import Context
 from llmrun.engine.model import Model
 from llmrun.engine.probe.account import account
+from llmrun.engine.probe.scan import scan_passes
 from llmrun.engine.probe.tiny_model import write_q4_0_model
 from llmrun.engine.rpc import add_rpc_servers
 from llmrun.errors import LlmrunError
 
 _BATCH = 8
+_QUESTIONS = ("devices", "sizes", "measure", "bandwidth")
 
 
 def probe_compute() -> None:
@@ -60,10 +62,16 @@ def answer(entry: str) -> None:
     _bound(**document["bounds"])
     question = document["question"]
     try:
-        found = {"ok": _devices(question) if entry == "devices" else _sizes(question, dry=entry == "sizes")}
+        found = {"ok": _ask(entry, question)}
     except LlmrunError as error:
         found = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
     print(json.dumps(found), flush=True)
+
+
+def _ask(entry: str, question: dict[str, Any]) -> object:
+    if entry == "devices":
+        return _devices(question)
+    return scan_passes(**question) if entry == "bandwidth" else _sizes(question, dry=entry == "sizes")
 
 
 def _bound(alarm_s: int, memory_bytes: int | None) -> None:
@@ -98,7 +106,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["compute"]:
             probe_compute()
-        case ["devices" | "sizes" | "measure" as name]:
+        case [name] if name in _QUESTIONS:
             answer(name)
         case _:
-            raise SystemExit("usage: python -m llmrun.engine.probe compute|devices|sizes|measure")
+            raise SystemExit(f"usage: python -m llmrun.engine.probe compute|{'|'.join(_QUESTIONS)}")
