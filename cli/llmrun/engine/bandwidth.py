@@ -26,7 +26,8 @@ def measure_read_bandwidth(n_threads: int, free_bytes: int) -> float:
         EngineFailure: the child could not measure.
     """
     size_bytes = min(buffer_bytes(read_text), max(MIB, free_bytes // 4))
-    return max(ask("bandwidth", _question(n_threads, size_bytes), timeout_s=_TIMEOUT_S))
+    rates: list[float] = ask("bandwidth", _question(n_threads, size_bytes), timeout_s=_TIMEOUT_S)
+    return max(rates)
 
 
 def _question(n_threads: int, size_bytes: int) -> dict[str, float]:
