@@ -184,12 +184,16 @@ def _kind(arch: str, *extra: tuple[str, Value]) -> bytes:
 OTHER_KINDS: dict[str, bytes] = {
     "bert": _kind("bert"),
     "nomic-bert": _kind("nomic-bert"),
+    "t5": _kind("t5"),
     "t5encoder": _kind("t5encoder"),
     "clip": _kind("clip", ("general.type", "mmproj")),
     "imatrix": _kind("llama", ("general.type", "imatrix")),
     "adapter": _kind("llama", ("general.type", "adapter"), ("adapter.type", "lora")),
     "vocabulary": header_bytes(_hyperparameters()),
 }
+
+UNKNOWN_ARCH: bytes = _kind("zebra")
+"""Complete and plausible, of an architecture that no engine knows."""
 
 
 def write_bad_files(folder: Path) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from itertools import pairwise, takewhile
 from llmrun.errors import Interrupted, LlmrunError, UsageError
 from llmrun.metrics.clock import Clock, process_clock
 from llmrun.ui.streams import Streams
+from llmrun.ui.visible import visible
 
 
 class InternalFault(LlmrunError):
@@ -21,10 +22,17 @@ class InternalFault(LlmrunError):
     exit_code = 1
 
 
+class _VisibleFormatter(logging.Formatter):
+    """The engine logs names and values of model files as they are."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def log_to_stderr() -> None:
     """Show everything that is logged, the engine's own lines included (-v)."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.setFormatter(_VisibleFormatter("%(name)s: %(message)s"))
     root = logging.getLogger("llmrun")
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
