@@ -1,10 +1,10 @@
-"""The Hugging Face cache on disk: where it is, what it holds. Models are kept here, so other tools share them.
+"""The Hugging Face cache on disk: where it is, what it holds. Models are kept here and shared with other tools.
 
-A repository is a folder `models--USER--NAME`. `blobs/` holds contents under their digests, `snapshots/COMMIT/`
-the repository's file names as relative links to them, `refs/main` the commit that `main` stood for when it
-was last fetched; a broken-off download is `blobs/DIGEST.incomplete`. Where the cache lies follows the rule
-that the Hub's client documents ("Environment variables" of huggingface_hub). It is computed here, because
-local commands must not wait for that package to load.
+A repository is a folder `models--USER--NAME`. `blobs/` holds contents under their digests,
+`snapshots/COMMIT/` the repository's file names as relative links to them, `refs/main` the commit that `main`
+stood for when it was last fetched; a broken-off download is `blobs/DIGEST.incomplete`. Where the cache lies
+follows the rule that the Hub's client documents ("Environment variables" of huggingface_hub). It is computed
+here, because local commands must not wait for that package to load.
 """
 
 from __future__ import annotations
