@@ -6,24 +6,16 @@ wider than the terminal go on below.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from shutil import get_terminal_size
-from typing import TYPE_CHECKING
 
+from llmrun.ui.page import Page
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_tokens
 from llmrun.vram_report import BUCKETS, DeviceUse, GridCell, Use, VramReport
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-PLAIN_COLUMNS = 80
-WIDEST_BAR, WIDEST_TEXT = 60, 110
+WIDEST_BAR = 60
 NAME_COLUMNS, DEVICE_COLUMNS = 16, 12
 WIDE_COMPARISON, NARROW_GRID = 72, 50
 YES, PARTLY, NO, NONE = "✓", "◐", "✗", "–"
@@ -56,7 +48,7 @@ def print_vram_warnings(streams: Streams, report: VramReport) -> None:
 
 def print_vram(streams: Streams, report: VramReport) -> None:
     """The whole report."""
-    page = _Page(streams)
+    page = Page(streams)
     _head(page, report)
     _devices(page, report)
     _bars(page, report)
@@ -69,43 +61,7 @@ def print_vram(streams: Streams, report: VramReport) -> None:
     page.flush()
 
 
-class _Page:
-    """Collects what is shown; Rich decides about colour and width."""
-
-    def __init__(self, streams: Streams) -> None:
-        from rich.console import Console
-
-        self.streams = streams
-        self.width = (
-            get_terminal_size((PLAIN_COLUMNS, 24)).columns if streams.out_is_terminal else PLAIN_COLUMNS
-        )
-        self._buffer = io.StringIO()
-        self.console: Console = Console(
-            file=self._buffer,
-            width=self.width,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            no_color=streams.plain,
-            force_terminal=streams.out_is_terminal and not streams.plain,
-        )
-
-    def line(self, text: str | Text = "", style: str = "") -> None:
-        """A paragraph, broken at the width."""
-        self.console.print(text, style=style, width=min(self.width, WIDEST_TEXT))
-
-    def table(self, table: Table) -> None:
-        """A table and an empty line."""
-        self.console.print(table)
-        self.line()
-
-    def flush(self) -> None:
-        """Write all of it without blanks at the ends of lines."""
-        lines = (line.rstrip() for line in self._buffer.getvalue().splitlines())
-        self.streams.write_text("\n".join(lines).rstrip("\n") + "\n")
-
-
-def _head(page: _Page, report: VramReport) -> None:
+def _head(page: Page, report: VramReport) -> None:
     model, settings = report.model, report.settings
     names = (model.name or model.ref or "a model in numbers", model.arch, model.quant)
     page.line(one_line(" · ".join(name for name in names if name))[:200], style="bold")
@@ -128,7 +84,7 @@ def _columns_at_once(width: int) -> int:
     return max(1, (width - NAME_COLUMNS) // DEVICE_COLUMNS)
 
 
-def _devices(page: _Page, report: VramReport) -> None:
+def _devices(page: Page, report: VramReport) -> None:
     totals = report.totals
     used = [name for name in BUCKETS if getattr(totals, name) or name in ("weights_bytes", "kv_bytes")]
     devices: list[DeviceUse | None] = [*report.devices]
@@ -140,7 +96,7 @@ def _devices(page: _Page, report: VramReport) -> None:
 
 
 def _device_table(
-    page: _Page, report: VramReport, devices: Sequence[DeviceUse | None], used: Sequence[str]
+    page: Page, report: VramReport, devices: Sequence[DeviceUse | None], used: Sequence[str]
 ) -> None:
     """None stands for the totals."""
     from rich.table import Table
@@ -172,7 +128,7 @@ def _colour(text: str) -> str:
     return next((colour for mark, colour in _COLOURS.items() if mark in text), "")
 
 
-def _bars(page: _Page, report: VramReport) -> None:
+def _bars(page: Page, report: VramReport) -> None:
     """A bar a device: what its part is made of. How much of the device that is stands above it."""
     from rich.text import Text
 
@@ -211,7 +167,7 @@ def _legend(use: Use) -> str:
     return "  ".join(part.replace(" ", "\u00a0") for part in parts)
 
 
-def _verdict(page: _Page, report: VramReport) -> None:
+def _verdict(page: Page, report: VramReport) -> None:
     style = {"fits": "bold green", "partial": "bold yellow", "too_large": "bold red"}[report.verdict]
     page.line(_verdict_text(report), style=style)
     gpus = [device for device in report.devices if device.kind != "cpu"]
@@ -251,7 +207,7 @@ def _verdict_text(report: VramReport) -> str:
     return "It does not fit."
 
 
-def _grid(page: _Page, report: VramReport) -> None:
+def _grid(page: Page, report: VramReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -288,7 +244,7 @@ def _cell_text(cell: GridCell, *, gpus: bool, gap: str) -> str:
     return f"{format_bytes(cell.sum_bytes)}{gap}{mark}"
 
 
-def _steps(page: _Page, report: VramReport) -> None:
+def _steps(page: Page, report: VramReport) -> None:
     page.line("How the KV cache and the recurrent state come about", style="bold")
     for number, step in enumerate(report.steps, 1):
         page.line(f"{number}. {one_line(step.text)}")
@@ -296,7 +252,7 @@ def _steps(page: _Page, report: VramReport) -> None:
     page.line()
 
 
-def _verified(page: _Page, report: VramReport) -> None:
+def _verified(page: Page, report: VramReport) -> None:
     """Predicted and allocated, in bytes; the difference is the load less the formula."""
     from rich.table import Table
 
