@@ -1,4 +1,4 @@
-"""The Hugging Face cache on disk: where it is, what it holds. Models are kept here and shared with other tools.
+"""The Hugging Face cache on disk: where it is and what it holds; models are kept here, so tools share them.
 
 A repository is a folder `models--USER--NAME`. `blobs/` holds contents under their digests,
 `snapshots/COMMIT/` the repository's file names as relative links to them, `refs/main` the commit that `main`
