@@ -1,0 +1,288 @@
+"""Questions to the Hugging Face Hub: what a repository holds, where a file lies, bytes of it.
+
+Requests go through the Hub client's own session and headers, so that proxies, private certificate
+authorities, HF_ENDPOINT, HF_TOKEN and the stored login work as in every other tool. A file's address answers
+with its digest and, for large files, redirects to a storage host; the token goes to the Hub's own origin
+only. The client is imported when the first question is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urljoin, urlsplit
+
+from llmrun.errors import NetworkFailure
+from llmrun.store.hf_cache import is_commit, repo_folder, safe_parts
+from llmrun.store.hub_errors import Asked, TransientFailure, offline, refusal, told_plainly
+from llmrun.store.repo_files import RepoFile
+
+if TYPE_CHECKING:
+    import httpx2
+
+_MAX_REDIRECTS = 10
+_MAX_LISTING_BYTES = 64 << 20
+_HEX = frozenset("0123456789abcdef")
+_TRUE = frozenset(("1", "ON", "YES", "TRUE"))
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A repository's files at one commit. `repo` is the name as the Hub spells it."""
+
+    repo: str
+    revision: str
+    commit: str
+    files: tuple[RepoFile, ...]
+    gated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the bytes of a file come from, and what the Hub says of them.
+
+    `etag` names the content (its digest), `size_bytes` is None where the Hub did not say.
+    """
+
+    url: str
+    asked: Asked
+    etag: str
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of a file, and how many had to be received for them."""
+
+    data: bytes
+    received_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer that is being received: it begins at byte `start` of a file of `size_bytes` (None: unknown).
+
+    `etag` is the storage host's mark of this very content.
+    """
+
+    start: int
+    size_bytes: int | None
+    etag: str
+    chunks: Iterator[bytes]
+
+
+class Hub:
+    """The Hub at `endpoint` (default: HF_ENDPOINT, else the public one).
+
+    `connect_s` and `read_s` bound how long a connection and an answer are waited for; the latter defaults to
+    the client's own HF_HUB_DOWNLOAD_TIMEOUT. Methods raise `ModelNotFound` for what does not exist or may not
+    be seen, else `NetworkFailure`; its subclass `TransientFailure` where trying again may help.
+    """
+
+    def __init__(self, endpoint: str = "", *, connect_s: float = 5.0, read_s: float | None = None) -> None:
+        from huggingface_hub import constants
+
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        self._connect_s = connect_s
+        self._read_s = float(constants.HF_HUB_DOWNLOAD_TIMEOUT) if read_s is None else read_s
+
+    def listing(self, repo: str, revision: str = "main") -> Listing:
+        """Files of a repository with sizes and digests, in one request. Files kept outside are left out."""
+        repo_folder(repo)
+        asked = self._asked(repo, revision)
+        url = f"{self.endpoint}/api/models/{repo}/revision/{quote(revision, safe='')}?blobs=true"
+        with told_plainly(asked), self._answer("GET", url, asked, follow=True) as answer:
+            document = _json(answer, asked)
+        return _listing(document, asked)
+
+    def locate(self, listing: Listing, file: RepoFile) -> Source:
+        """Ask where a file's bytes lie, without fetching any."""
+        from huggingface_hub import hf_hub_url
+
+        safe_parts(file.path)
+        asked = self._asked(listing.repo, listing.commit, file.path)
+        known: dict[str, str] = {}
+        with told_plainly(asked):
+            url = hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=self.endpoint)
+            if not url.startswith(self.endpoint):
+                url = f"{self.endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(file.path)}"
+            for _ in range(_MAX_REDIRECTS):
+                with self._answer("HEAD", url, asked) as answer:
+                    known = dict(answer.headers) | known
+                    target = answer.headers.get("location", "") if answer.is_redirect else ""
+                if not target:
+                    break
+                url = urljoin(url, target)
+                known.pop("content-length", None)
+                if not self._is_ours(url):
+                    break
+        size = known.get("x-linked-size") or known.get("content-length", "")
+        etag = _bare(known.get("x-linked-etag") or known.get("etag", ""))
+        return Source(url, asked, etag, int(size) if size.isascii() and size.isdigit() else None)
+
+    @contextmanager
+    def open(self, source: Source, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+        """Receive bytes `start` to before `stop` of a file. A server may ignore that and begin at 0."""
+        wanted = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
+        extra = {"Range": wanted, "Accept-Encoding": "identity"}
+        asked = source.asked
+        with ExitStack() as stack:
+            with told_plainly(asked):
+                answer = stack.enter_context(self._answer("GET", source.url, asked, extra, follow=True))
+                begins, size = _content_range(answer, asked)
+            yield Body(begins, size, _bare(answer.headers.get("etag", "")), _chunks(answer, asked))
+
+    def read_range(self, listing: Listing, file: RepoFile, start: int, stop: int) -> Part:
+        """Bytes `start` to before `stop` of a file, fewer where it ends before. Costs two requests."""
+        stop = min(stop, file.size_bytes)
+        if start >= stop:
+            return Part(b"", 0)
+        received = bytearray()
+        with self.open(self.locate(listing, file), start, stop) as body:
+            missing = stop - body.start
+            for chunk in body.chunks:
+                received += chunk
+                if len(received) >= missing:
+                    break
+            skipped = start - body.start
+        if len(received) < missing:
+            raise TransientFailure(f"the Hub sent {len(received):,} of {missing:,} bytes", "try again")
+        return Part(bytes(received[skipped:missing]), len(received))
+
+    def _asked(self, repo: str, revision: str, path: str = "") -> Asked:
+        asked = Asked(self.endpoint, repo, revision, path)
+        with told_plainly(asked):
+            return Asked(self.endpoint, repo, revision, path, _token_source())
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        url: str,
+        asked: Asked,
+        extra: Mapping[str, str] | None = None,
+        *,
+        follow: bool = False,
+    ) -> Iterator[httpx2.Response]:
+        """A response whose body has not been read; raises where its status is a refusal."""
+        import httpx2
+        from huggingface_hub import get_session
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        from llmrun import __version__
+
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
+            raise offline(asked)
+        token = None if self._is_ours(url) else False
+        headers = build_hf_headers(token=token, library_name="llmrun", library_version=__version__)
+        timeout = httpx2.Timeout(self._read_s, connect=self._connect_s, pool=None)
+        with get_session().stream(
+            method, url, headers=headers | dict(extra or {}), timeout=timeout, follow_redirects=follow
+        ) as answer:
+            if answer.status_code >= 400:
+                raise refusal(answer.status_code, answer.headers, asked, self._is_ours(str(answer.url)))
+            yield answer
+
+    def _is_ours(self, url: str) -> bool:
+        """Whether `url` has the Hub's own scheme, host and port: only there may the token go."""
+        return _origin(url) == _origin(self.endpoint)
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+
+
+def _token_source() -> str:
+    """Where the token comes from that the client would send; empty where there is none."""
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import HF_HUB_DISABLE_IMPLICIT_TOKEN
+
+    token = None if HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    if token is None:
+        return ""
+    source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the stored login"
+    if not token.isascii() or not token.isprintable():
+        raise NetworkFailure(f"the token in {source} has characters no token has", "copy it again")
+    return source
+
+
+def _bare(etag: str) -> str:
+    """An ETag without quotes and weakness mark."""
+    return etag.removeprefix("W/").strip('"')
+
+
+def _chunks(answer: httpx2.Response, asked: Asked) -> Iterator[bytes]:
+    with told_plainly(asked):
+        yield from answer.iter_raw()
+
+
+def _content_range(answer: httpx2.Response, asked: Asked) -> tuple[int, int | None]:
+    """Where the body begins in the file, and the file's size."""
+    if answer.status_code != 206:
+        length = answer.headers.get("content-length", "")
+        return 0, int(length) if length.isascii() and length.isdigit() else None
+    unit, _, rest = answer.headers.get("content-range", "").partition(" ")
+    span, _, total = rest.partition("/")
+    first = span.partition("-")[0]
+    if unit != "bytes" or not (first.isascii() and first.isdigit()):
+        raise TransientFailure(f"{asked.endpoint} sent a part without saying which", "try again later")
+    return int(first), int(total) if total.isascii() and total.isdigit() else None
+
+
+def _json(answer: httpx2.Response, asked: Asked) -> object:
+    import json
+
+    text = bytearray()
+    for chunk in answer.iter_bytes():
+        text += chunk
+        if len(text) > _MAX_LISTING_BYTES:
+            raise NetworkFailure(f"the listing of {asked.repo} is too long", "use a smaller repository")
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise NetworkFailure(
+            f"{asked.endpoint} did not answer like a Hub",
+            "check HF_ENDPOINT, and whether a login page is in between",
+        ) from None
+
+
+def _listing(document: object, asked: Asked) -> Listing:
+    commit, siblings, name = (
+        (document.get(key) for key in ("sha", "siblings", "id"))
+        if isinstance(document, dict)
+        else (None,) * 3
+    )
+    if not isinstance(commit, str) or not is_commit(commit) or not isinstance(siblings, list):
+        raise NetworkFailure(f"{asked.endpoint} did not answer like a Hub", "check HF_ENDPOINT")
+    assert isinstance(document, dict)
+    repo = name if isinstance(name, str) and name.lower() == asked.repo.lower() else asked.repo
+    files = (_file(entry) for entry in siblings)
+    kept = tuple(file for file in files if file is not None)
+    return Listing(repo, asked.revision, commit, kept, bool(document.get("gated")))
+
+
+def _file(entry: object) -> RepoFile | None:
+    """A listed file; None where its name or size cannot be used."""
+    if not isinstance(entry, dict):
+        return None
+    large = entry.get("lfs")
+    large = large if isinstance(large, dict) else {}
+    path, size = entry.get("rfilename"), large.get("size", entry.get("size"))
+    if not isinstance(path, str) or type(size) is not int or size < 0:
+        return None
+    try:
+        safe_parts(path)
+    except NetworkFailure:
+        return None
+    return RepoFile(path, size, _digest(large.get("sha256"), 64), _digest(entry.get("blobId"), 40))
+
+
+def _digest(value: object, length: int) -> str:
+    """A digest as the server gave it, empty where it is not one: it becomes a file name."""
+    text = value.lower() if isinstance(value, str) else ""
+    return text if len(text) == length and set(text) <= _HEX else ""

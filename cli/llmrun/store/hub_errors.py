@@ -1,0 +1,211 @@
+"""What the Hub or the network refused, in words that say what to do next.
+
+The Hub answers with a status and an `X-Error-Code`; it does not tell a private repository from one that does
+not exist (see "Hub API endpoints" in its documentation). Every exception of the client and of its transport
+is turned into one of llmrun's own here, at the boundary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure
+from llmrun.gguf.text import printable
+
+_BAD_TOKEN = "Invalid credentials in Authorization header"
+_DISABLED = "Access to this resource is disabled."
+_TOKENS = "huggingface.co/settings/tokens"
+_AGAIN = "run the command again: what is here already is kept"
+
+
+class TransientFailure(NetworkFailure):
+    """A failure that may pass. `wait_s` is how long the server asked to wait, None where it did not say."""
+
+    def __init__(self, message: str, hint: str = "", wait_s: float | None = None) -> None:
+        super().__init__(message, hint)
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for: the endpoint, a repository, a revision, a file (empty: the repository as such).
+
+    `token` says where the token that was sent came from, never the token: `HF_TOKEN`, `the stored login`,
+    or empty for none.
+    """
+
+    endpoint: str
+    repo: str
+    revision: str = ""
+    path: str = ""
+    token: str = ""
+
+
+def refusal(status: int, headers: Mapping[str, str], asked: Asked, from_hub: bool = True) -> LlmrunError:
+    """The error that an answer with `status` (400 or more) means.
+
+    `from_hub` is false for a storage host, whose signed addresses expire: asking the Hub again may help.
+    """
+    if not from_hub and status < 500 and status != 429:
+        return TransientFailure(f"the storage host refused the file (status {status})", "try again later")
+    code, message = headers.get("x-error-code", ""), headers.get("x-error-message", "")
+    if code == "GatedRepo":
+        return _gated(asked)
+    if status == 401 and asked.token and (message == _BAD_TOKEN or not code):
+        return NetworkFailure(
+            f"the Hub does not accept the token in {asked.token}: it is wrong, expired or revoked",
+            f"make a new one at {_TOKENS} and set HF_TOKEN, or log in with `hf auth login`",
+        )
+    if message == _DISABLED:
+        return NetworkFailure(f"the Hub has disabled {asked.repo}", "choose another repository")
+    if code == "RevisionNotFound":
+        return ModelNotFound(
+            f"{asked.repo} has no revision {printable(asked.revision)}", "leave the revision out for main"
+        )
+    if code == "EntryNotFound" or (status == 404 and asked.path and code != "RepoNotFound"):
+        return ModelNotFound(
+            f"{asked.repo} has no file {printable(asked.path)}", "see what it has: llmrun pull --list"
+        )
+    if code == "RepoNotFound" or status in (401, 404):
+        return _private_or_absent(asked)
+    if status == 403:
+        return NetworkFailure(
+            f"the Hub forbids access to {asked.repo}", "check what the token in use may read, or use another"
+        )
+    return _trouble(status, headers, asked)
+
+
+def _gated(asked: Asked) -> LlmrunError:
+    page = f"{asked.endpoint}/{asked.repo}"
+    if asked.token:
+        return NetworkFailure(
+            f"{asked.repo} is gated, and the account of the token in {asked.token} has not been let in",
+            f"accept the terms at {page} with that account; some makers confirm by hand",
+        )
+    return NetworkFailure(
+        f"{asked.repo} is gated: its makers want their terms accepted first",
+        f"accept them at {page}, then set HF_TOKEN or log in with `hf auth login`",
+    )
+
+
+def _private_or_absent(asked: Asked) -> LlmrunError:
+    if asked.token:
+        return ModelNotFound(
+            f"the Hub has no {asked.repo} that the token in {asked.token} may see",
+            "check the spelling; if it is private, use a token of an account that may read it",
+        )
+    return ModelNotFound(
+        f"the Hub has no public repository {asked.repo}",
+        "check the spelling; if it is private, set HF_TOKEN or log in with `hf auth login`",
+    )
+
+
+def _trouble(status: int, headers: Mapping[str, str], asked: Asked) -> LlmrunError:
+    wait_s = retry_after_s(headers)
+    if status == 429:
+        when = f"in {wait_s:.0f} s" if wait_s is not None else "in a few minutes"
+        login = "" if asked.token else "; with a token (HF_TOKEN) the limit is higher"
+        return TransientFailure(
+            "the Hub has had too many requests from here (status 429)", f"try again {when}{login}", wait_s
+        )
+    if status in (408, 425) or status >= 500:
+        return TransientFailure(f"the Hub is in trouble (status {status})", "try again later", wait_s)
+    return NetworkFailure(
+        f"the Hub refused the request for {asked.repo} with status {status}", "check HF_ENDPOINT and the name"
+    )
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds the server asks to wait: `Retry-After` as a number or a date, else the Hub's `RateLimit`."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(min(int(value), 86400))
+    if value:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        except (ValueError, OverflowError):
+            return None
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
+
+    limit = parse_ratelimit_headers(headers)
+    return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
+
+
+@contextmanager
+def told_plainly(asked: Asked) -> Iterator[None]:
+    """Turns every exception of the Hub's client and its transport into one of llmrun's.
+
+    Raises `TransientFailure` where trying again may help, else `NetworkFailure`.
+    """
+    import httpx2
+    from huggingface_hub import errors as hub
+
+    try:
+        yield
+    except LlmrunError:
+        raise
+    except httpx2.TransportError as error:
+        raise _transport(error, asked) from error
+    except hub.OfflineModeIsEnabled as error:
+        raise offline(asked) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
+        raise NetworkFailure(
+            f"the answer of {asked.endpoint} cannot be used ({_words(error)})", "check HF_ENDPOINT"
+        ) from error
+    except _CLIENT_TROUBLE as error:
+        raise NetworkFailure(
+            f"the Hub's client cannot be used as it is set up ({_words(error)})",
+            "check HF_TOKEN, the stored login, and the variables for proxies and certificates",
+        ) from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("huggingface_hub.", "httpx2.", "httpcore")):
+            raise
+        raise NetworkFailure(f"the Hub's client failed ({_words(error)})", "try again later") from error
+
+
+# OSError: unreadable token or certificate files; ValueError and ImportError: proxies that cannot be used
+_CLIENT_TROUBLE = (OSError, ValueError, ImportError)
+
+
+def offline(asked: Asked) -> NetworkFailure:
+    """HF_HUB_OFFLINE forbids the request."""
+    return NetworkFailure(
+        f"{asked.repo} cannot be fetched: HF_HUB_OFFLINE is set", "unset it, or use a model that is here"
+    )
+
+
+def _transport(error: Exception, asked: Asked) -> NetworkFailure:
+    import httpx2
+
+    words = _words(error)
+    if "CERTIFICATE" in words.upper() or "SSL" in words.upper():
+        return NetworkFailure(
+            f"no trusted connection to {asked.endpoint} ({words})",
+            "if your network has its own certificate authority, name its file in SSL_CERT_FILE",
+        )
+    if isinstance(error, httpx2.ProxyError):
+        return NetworkFailure(
+            f"the proxy does not let requests through ({words})", "check HTTPS_PROXY and NO_PROXY"
+        )
+    if isinstance(error, (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
+        return NetworkFailure(
+            f"a request to {asked.endpoint} cannot be made ({words})", "check HF_ENDPOINT and HF_TOKEN"
+        )
+    if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout)):
+        return TransientFailure(
+            f"{asked.endpoint} cannot be reached ({words})",
+            "check the network; models that are here already work without it",
+        )
+    if isinstance(error, httpx2.TimeoutException):
+        return TransientFailure(f"{asked.endpoint} stopped answering", _AGAIN)
+    return TransientFailure(f"the connection to {asked.endpoint} broke ({words})", _AGAIN)
+
+
+def _words(error: BaseException) -> str:
+    """An exception's text in one safe line; its class where it says nothing."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
