@@ -133,14 +133,19 @@ def test_devices_by_name(planner: Planner) -> None:
     gpus = [card(GIB), card(GIB, "CUDA1"), card(GIB, "CUDA2")]
     less = planner.plan(gpus, budget=Budget((("CUDA0", 0), ("CUDA2", 250 * MIB)), 0))
     assert less.offload is not None
-    assert less.offload.devices == ("CUDA1", "CUDA2")
-    assert list(less.model.tensor_split) == [0, GIB, 250 * MIB]
+    assert less.offload.devices == less.model.devices == ("CUDA1", "CUDA2")
+    assert list(less.model.tensor_split) == [GIB, 250 * MIB]
+    told = planner.plan(gpus, budget=Budget((("CUDA0", 0),), 0), tensor_split=(3.0, 1.0))
+    assert (told.model.devices, told.model.tensor_split) == (("CUDA1", "CUDA2"), (3.0, 1.0))
+    all_there = planner.plan(gpus, budget=Budget((("CUDA0", GIB),), 0))
+    assert (all_there.model.devices, len(all_there.model.tensor_split)) == (None, 3)
     none = planner.plan(gpus[:1], budget=Budget((("CUDA0", 0),), 0))
-    assert (none.model.gpu_layers, none.offload) == (0, None)
+    assert (none.model.gpu_layers, none.model.devices, none.offload) == (0, (), None)
+    inside = Device("Vulkan0", "graphics of the processor", "igpu", GIB, GIB)
+    instead = planner.plan([*gpus[:1], inside], budget=Budget((("CUDA0", 0),), 0))
+    assert instead.model.devices == ("Vulkan0",)
     with pytest.raises(UsageError, match="CUDA7"):
         planner.plan(gpus, budget=Budget((("CUDA7", GIB),)))
-    with pytest.raises(UsageError, match="leaves out"):
-        planner.plan(gpus, budget=Budget((("CUDA0", 0),)), tensor_split=(1.0, 2.0, 3.0))
     with pytest.raises(DoesNotFit):
         planner.plan([], budget=Budget((("CPU", 100 * MIB),)))
 

@@ -294,3 +294,32 @@ def test_offload_is_verified(layers: str, n_servers: int) -> None:
         assert report.fits
     else:
         assert report.settings.n_gpu_layers == (7 if layers == "7" else 31)
+
+
+def test_a_server_that_is_left_out_holds_nothing() -> None:
+    """Shares must go to the devices they were meant for: the first is left out, the others differ in size."""
+    with ExitStack() as stack:
+        servers = tuple(stack.enter_context(rpc_server()) for _ in range(3))
+        flags = {"n_ctx": "2048", "n_gpu_layers": "all", "rpc": servers}
+        named = (("CPU", 64 * GIB), ("RPC0", 0), ("RPC1", 90 * MIB), ("RPC2", 30 * MIB))
+        report = report_of("smollm2-135m", DeviceProbe, flags, named=named, reserve_bytes=0, verify=True)
+        told = report_of(
+            "smollm2-135m", DeviceProbe, flags | {"tensor_split": "1,3"}, named=named[:2], exact=True
+        )
+        none = report_of(
+            "smollm2-135m",
+            DeviceProbe,
+            flags,
+            named=tuple((f"RPC{i}", 0) for i in range(3)),
+            exact=True,
+        )
+    assert [one.name for one in report.verified] == ["CPU", "RPC1", "RPC2"]
+    for one in report.verified:
+        for name in EXACT:
+            figures = [getattr(use, name) for use in (one.formula, one.engine, one.measured)]
+            assert len(set(figures)) == 1, (one.name, name, figures)
+    first, second = on(report, "RPC1").use.kv_bytes, on(report, "RPC2").use.kv_bytes
+    assert first > 2 * second > 0
+    assert on(told, "RPC2").use.kv_bytes > 2 * on(told, "RPC1").use.kv_bytes > 0
+    assert [d.name for d in none.devices] == ["CPU"]
+    assert none.devices[0].use.kv_bytes == none.totals.kv_bytes > 0

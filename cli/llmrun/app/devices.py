@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmrun.app.host_memory import HostMemory, host_memory
+from llmrun.engine.api import ModelParams
 from llmrun.engine.bindings import Device
 from llmrun.engine.probe.sizes import probe_devices
 from llmrun.errors import EngineFailure, UsageError
+from llmrun.memory.placement import gpus_of
 from llmrun.memory.plan import DeviceInfo
 
 _HOST = "CPU"
@@ -50,12 +52,21 @@ class DeviceProbe:
 
 
 def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo, ...]:
-    """The engine's devices, the CPU first and with the memory of `host`."""
+    """The engine's devices, the CPU first and with the memory of `host`.
+
+    So has a device that tells of no memory at all, as the engine itself takes it (load_tensors in
+    src/llama-model.cpp).
+    """
     name = next((device.name for device in found if device.kind == "cpu"), _HOST)
     others = (d for d in found if d.kind != "cpu")
     return (
         DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes),
-        *(DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes) for d in others),
+        *(
+            DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes)
+            if d.total_bytes or d.kind == "accel"
+            else DeviceInfo(d.name, d.kind, host.free_bytes, host.total_bytes)
+            for d in others
+        ),
     )
 
 
@@ -81,3 +92,21 @@ def check_present(found: Sequence[DeviceInfo], names: Iterable[str], hint: str) 
     for name in names:
         if name not in present:
             raise UsageError(f"the engine sees no device {name}, only {', '.join(sorted(present))}", hint)
+
+
+def on_devices(
+    model: ModelParams, found: Sequence[DeviceInfo], devices: Sequence[DeviceInfo], *, named: bool
+) -> ModelParams:
+    """The model on those of `devices` that the engine has `found`.
+
+    `named`: the free memory of `devices` is the user's word; the engine would share by what it finds itself.
+    """
+    names, gpus = {device.name for device in found}, [gpu.name for gpu in gpus_of(found)]
+    used = [gpu for gpu in gpus_of(devices) if gpu.name in names]
+    if [gpu.name for gpu in used] != gpus:
+        model = replace(model, devices=tuple(gpu.name for gpu in used))
+    if not used:
+        return replace(model, gpu_layers=0) if gpus else model
+    if named and len(used) > 1 and not model.tensor_split and model.main_gpu is None:
+        model = replace(model, tensor_split=tuple(float(gpu.free_bytes) for gpu in used))
+    return model

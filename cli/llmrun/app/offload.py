@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llmrun.app.devices import check_present, known_devices, with_named
+from llmrun.app.devices import check_present, known_devices, on_devices, with_named
 from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import devices as engine_devices
 from llmrun.engine.rpc import add_rpc_servers
-from llmrun.errors import UsageError
 from llmrun.gguf.facts import ModelFacts
 from llmrun.gguf.header import GgufHeader
 from llmrun.memory.placement import gpus_of, host_of
@@ -109,50 +108,26 @@ def plan_load(
         UsageError: a device, cache type or pattern that does not exist.
         NetworkFailure, EngineFailure: the engine's devices cannot be listed.
     """
-    devices, gpus = _devices(model, budget)
-    usable = gpus_of(devices)
-    if not usable:
-        if gpus:
-            model = replace(model, gpu_layers=0)
-        if not budget.force:
-            _check_host(subject, model, context, host_of(devices))
-        return LoadPlan(model, context)
-    made = _on_gpus(subject, model, context, devices, budget, ctx_fixed)
-    return replace(made, model=_shared(made.model, gpus, devices, budget))
+    found, devices = _devices(model, budget)
+    model = on_devices(model, found, devices, named=bool(budget.named))
+    if model.gpu_layers != 0 and gpus_of(devices):
+        return _on_gpus(subject, model, context, devices, budget, ctx_fixed)
+    if not budget.force:
+        _check_host(subject, model, context, host_of(devices))
+    return LoadPlan(model, context)
 
 
 def _devices(model: ModelParams, budget: Budget) -> tuple[tuple[DeviceInfo, ...], tuple[DeviceInfo, ...]]:
-    """The devices to plan with, and all GPUs the engine sees; only the CPU where no GPU is to be used."""
+    """What the engine sees, and the devices to plan with; the CPU alone where no GPU can matter."""
     host = host_memory()
     if model.gpu_layers == 0 and not budget.named:
-        return known_devices((), host), ()
+        alone = known_devices((), host)
+        return alone, alone
     add_rpc_servers(model.rpc)
-    found = tuple(
-        d if d.total_bytes else replace(d, free_bytes=host.free_bytes, total_bytes=host.total_bytes)
-        for d in known_devices(engine_devices(), host)
-    )
+    found = known_devices(engine_devices(), host)
     named = dict(budget.named)
     check_present(found, named, "--device takes the name of a device that is there")
-    devices = with_named(found, named)
-    if model.gpu_layers == 0:
-        devices = tuple(device for device in devices if device.kind == "cpu")
-    return devices, gpus_of(found)
-
-
-def _shared(
-    model: ModelParams, gpus: Sequence[DeviceInfo], devices: Sequence[DeviceInfo], budget: Budget
-) -> ModelParams:
-    """The model with shares of the GPUs as `--device` has them: the engine would go by what is free."""
-    if not budget.named or len(gpus) < 2:
-        return model
-    free = {device.name: device.free_bytes for device in devices}
-    if model.tensor_split or model.main_gpu is not None:
-        if any(gpu.name not in free for gpu in gpus):
-            raise UsageError(
-                "--device leaves out a GPU that --tensor-split and --main-gpu count", "give one of the two"
-            )
-        return model
-    return replace(model, tensor_split=tuple(float(free.get(gpu.name, 0)) for gpu in gpus))
+    return found, with_named(found, named)
 
 
 def _check_host(subject: Subject, model: ModelParams, context: ContextParams, host: DeviceInfo) -> None:

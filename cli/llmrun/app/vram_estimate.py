@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from llmrun.app.devices import DeviceProbe, check_present, with_named
+from llmrun.app.devices import DeviceProbe, check_present, on_devices, with_named
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
 from llmrun.app.vram import VramRequest
@@ -65,7 +65,7 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
     devices = with_named(found, dict(request.named))
     if request.exact or request.verify:
         _check_present(found, devices, failure)
-    question = _decide(subject, settings, devices, request)
+    question = _decide(subject, settings, found, devices, request)
     facts, plan = subject.facts, question.plan
     report = formula = estimate(facts, plan, devices, request.reserve_bytes)
     warnings = list(subject.warnings)
@@ -155,7 +155,11 @@ def _check_present(found: Sequence[DeviceInfo], wanted: Sequence[DeviceInfo], fa
 
 
 def _decide(
-    subject: _Subject, settings: Effective, devices: tuple[DeviceInfo, ...], request: VramRequest
+    subject: _Subject,
+    settings: Effective,
+    found: Sequence[DeviceInfo],
+    devices: tuple[DeviceInfo, ...],
+    request: VramRequest,
 ) -> _Question:
     """Layers on "auto" become those that fit; the context stays as asked."""
     facts = subject.facts
@@ -169,13 +173,8 @@ def _decide(
     if auto:
         plan = plan_offload(facts, plan, devices, request.reserve_bytes).plan
     plan = replace(plan, gpu_layers=place(facts, plan, devices).gpu_layers)
-    gpus = [device.free_bytes for device in devices if device.kind == "gpu"]
-    shares = model.tensor_split
-    if request.named and len(gpus) > 1 and not shares and model.main_gpu is None:
-        shares = tuple(map(float, gpus))
-    model = replace(
-        model, gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe, cpu_moe=plan.cpu_moe, tensor_split=shares
-    )
+    model = replace(model, gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe, cpu_moe=plan.cpu_moe)
+    model = on_devices(model, found, devices, named=bool(request.named))
     return _Question(subject, model, context, plan, devices, request.reserve_bytes, auto)
 
 

@@ -37,7 +37,8 @@ class ModelParams:
     that share the layers, in the engine's order; empty = by free memory. `main_gpu` puts all on that one.
     `cpu_moe` keeps the experts of every layer on the CPU, `n_cpu_moe` those of the first layers.
     `override_tensor` pairs a regular expression for tensor names with a buffer type; the first match counts.
-    `rpc` lists the servers ("host:port") whose devices are added first.
+    `rpc` lists the servers ("host:port") whose devices are added first. `devices` names the GPUs to use, in
+    the order in which shares and `main_gpu` count them; None = all, in the engine's order.
     """
 
     path: str
@@ -50,6 +51,7 @@ class ModelParams:
     n_cpu_moe: int = 0
     override_tensor: tuple[tuple[str, str], ...] = ()
     rpc: tuple[str, ...] = ()
+    devices: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

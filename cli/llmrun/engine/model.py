@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llmrun.engine.api import GpuLayers, ModelParams
-from llmrun.engine.bindings import devices, library, native_log
-from llmrun.engine.offload import Placement
+from llmrun.engine.bindings import library, native_log
+from llmrun.engine.offload import Placement, gpus_in_use
 from llmrun.engine.rpc import add_rpc_servers
 from llmrun.engine.vocab import Vocab
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel
@@ -47,7 +47,7 @@ class Model:
         """
         lib = library()
         add_rpc_servers(params.rpc)
-        has_gpu = any(d.kind in ("gpu", "igpu") for d in devices())
+        has_gpu = bool(gpus_in_use(params))
         native = lib.llama_model_default_params()
         native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu)
         native.load_mode = lib.LLAMA_LOAD_MODE_NONE if dry else _load_mode(lib, params)

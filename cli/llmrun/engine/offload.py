@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from llmrun.engine.api import ModelParams
-from llmrun.engine.bindings import device_handles, devices, library, native_function
+from llmrun.engine.bindings import Device, device_handles, devices, library, native_function
 from llmrun.errors import UsageError
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -31,8 +31,12 @@ class Placement:
         Raises:
             UsageError: a device, share, pattern or buffer type that cannot be.
         """
-        kinds = [device.kind for device in devices()]
-        n_gpus = kinds.count("gpu") or kinds.count("igpu")  # integrated ones serve where there is no other
+        n_gpus = len(gpus_in_use(params))
+        if params.devices is not None:
+            handles = dict(zip((device.name for device in devices()), device_handles(), strict=True))
+            used = [_handle(handles, name) for name in params.devices]
+            self._devices = (ctypes.c_void_p * (len(used) + 1))(*used)  # a null ends the list
+            native.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         if params.main_gpu is not None:
             _check_main_gpu(params, n_gpus)
             native.split_mode, native.main_gpu = library().LLAMA_SPLIT_MODE_NONE, params.main_gpu
@@ -45,6 +49,15 @@ class Placement:
             entries = [_Override(_pattern(pattern), _buffer_type(types, name)) for pattern, name in rules]
             self._overrides = (_Override * (len(entries) + 1))(*entries)  # an empty entry ends the list
             native.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
+
+
+def gpus_in_use(params: ModelParams) -> list[Device]:
+    """The GPUs that layers can go to."""
+    found = devices()
+    if params.devices is not None:
+        return [device for device in found if device.name in params.devices]
+    gpus = [device for device in found if device.kind == "gpu"]
+    return gpus or [d for d in found if d.kind == "igpu"]  # integrated ones serve where there is no other
 
 
 def tensor_rules(params: ModelParams) -> list[tuple[str, str]]:
@@ -77,6 +90,13 @@ def devices_of_buffers() -> dict[str, str]:
         if own := of_device(handle):
             found[name(own).decode()] = device.name
     return found
+
+
+def _handle(handles: dict[str, int], name: str) -> int:
+    try:
+        return handles[name]
+    except KeyError:
+        raise UsageError(f"the engine sees no device {name}", f"it sees {', '.join(handles)}") from None
 
 
 def _check_main_gpu(params: ModelParams, n_gpus: int) -> None:

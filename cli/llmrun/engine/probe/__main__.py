@@ -94,8 +94,8 @@ def _devices(question: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _sizes(question: dict[str, Any], *, dry: bool) -> dict[str, Any]:
     model, context = question["model"], question["context"]
-    for name in ("tensor_split", "rpc"):
-        model[name] = tuple(model[name])
+    for name in ("tensor_split", "rpc", "devices"):
+        model[name] = None if model[name] is None else tuple(model[name])
     model["override_tensor"] = tuple((pattern, name) for pattern, name in model["override_tensor"])
     context["rope"] = RopeParams(**context["rope"])
     paths = [Path(path) for path in question["paths"]]
