@@ -67,6 +67,7 @@ def completion_document(completion: Completion) -> dict[str, object]:
             "devices": [asdict(device) for device in kv.devices],
         },
         "dropped_messages": completion.dropped_messages,
+        "summary": completion.summary or None,
         "logprobs": None if completion.choices is None else {"content": _logprobs(completion.choices)},
         "settings": dict(completion.settings),
     }

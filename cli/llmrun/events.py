@@ -147,7 +147,8 @@ class TokenChoice:
 class Completion:
     """One answer with everything that was measured: the content of `llmrun.completion/1`.
 
-    `choices` has one entry for each sampled token where log probabilities were asked for.
+    `dropped_messages` of the conversation were left out of the prompt, the oldest, and `summary` stood for
+    them (empty for nothing). `choices` has one entry for each sampled token where log probabilities were asked for.
     """
 
     model: ModelInfo
@@ -158,6 +159,7 @@ class Completion:
     prefix: PrefixReport
     kv: KvUse
     dropped_messages: int
+    summary: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     choices: tuple[TokenChoice, ...] | None = None
 

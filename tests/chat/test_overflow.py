@@ -81,6 +81,6 @@ def test_a_summary_follows_the_system_text_and_asks_about_what_is_left_out(
     assert first.role == "system"
     assert first.content.startswith(conversation.system)
     assert first.content.endswith(summary)
-    *told, request = conversation.to_summarize(Window(0), n)
+    *told, request = conversation.to_summarize(n).messages()
     assert request == Message("user", SUMMARY_REQUEST)
     assert [m for pair in conversation.exchanges for m in pair] == [m for m in told if m.role != "system"]

@@ -12,6 +12,7 @@ from llmrun.app.request_log import logged
 from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
 from llmrun.chat.messages import Message
+from llmrun.chat.overflow import Conversation, Window
 from llmrun.config.layers import Effective
 from llmrun.config.schema import BY_NAME
 from llmrun.engine.api import EngineFactory
@@ -137,8 +138,7 @@ class Chat:
 
     def _answer(self, text: str, *, regen: bool) -> Generator[Event, None, None]:
         turns = self.session.turns[:-1] if regen else self.session.turns
-        messages = (*_messages(self.session.system, turns), Message("user", text))
-        for event in self._turns.answer(Ask(messages)):
+        for event in self._turns.answer(_ask(self.session.system, turns, text)):
             if isinstance(event, Finished):  # kept before anybody sees that it is complete
                 yield from self._keep(text, event.completion, regen=regen)
             yield event
@@ -153,7 +153,10 @@ class Chat:
         try:
             with suppress(WriteFailure):  # it stays due, and the turn that follows tells
                 self.session.set_model(lasting_ref(completion.model.ref))
-            self.session.add_completion(text, completion, regen=regen)
+            left_out = completion.dropped_messages // 2
+            self.session.add_completion(
+                text, completion, regen=regen, left_out=left_out, summary=completion.summary
+            )
         except WriteFailure as error:
             yield Notice("warning", f"this turn is not saved: {error.message}")
 
@@ -217,10 +220,11 @@ class Chat:
         self.session.close()
 
 
-def _messages(system: str, turns: tuple[Turn, ...]) -> tuple[Message, ...]:
-    """The conversation as the template gets it."""
-    messages = [Message("system", system)] if system else []
-    for turn in turns:
-        answer = Message("assistant", turn.answer, turn.reasoning, interrupted=turn.interrupted)
-        messages += [Message("user", turn.user), answer]
-    return tuple(messages)
+def _ask(system: str, turns: tuple[Turn, ...], text: str) -> Ask:
+    """The conversation with its newest message; it goes on leaving out what its last turn did."""
+    exchanges = tuple(
+        (Message("user", turn.user), Message("assistant", turn.answer, turn.reasoning, turn.interrupted))
+        for turn in turns
+    )
+    window = Window(turns[-1].left_out, turns[-1].summary) if turns else Window()
+    return Ask(Conversation(system, exchanges, Message("user", text)), window)

@@ -10,6 +10,7 @@ from llmrun.app.request_log import logged
 from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
 from llmrun.chat.messages import Message
+from llmrun.chat.overflow import Conversation
 from llmrun.engine.api import EngineFactory
 from llmrun.events import Event
 from llmrun.metrics.clock import Clock
@@ -35,9 +36,8 @@ def run(
         if request.raw:
             ask = Ask(raw=request.prompt)
         else:
-            system = opened.settings.output.system
-            head = (Message("system", system),) if system else ()
-            ask = Ask((*head, Message("user", request.prompt)))
+            system = opened.settings.output.system or ""
+            ask = Ask(Conversation(system, (), Message("user", request.prompt)))
         ask = replace(ask, ignore_eos=request.ignore_eos, logprobs=request.logprobs)
         yield from logged(Turns(opened, clock).answer(ask), request.open.sources.env)
     finally:

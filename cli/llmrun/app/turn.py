@@ -6,7 +6,6 @@ sequence holds from the turn before is reused as far as the new prompt agrees wi
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +14,14 @@ from itertools import accumulate, starmap
 from llmrun.app.answer_text import AnswerText
 from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
+from llmrun.app.overflow import make_room
 from llmrun.app.plan import sampling_params
-from llmrun.app.prompt_input import check_text
+from llmrun.app.prompts import Prepared, Prompter
 from llmrun.chat.messages import Message
-from llmrun.chat.prompting import build_prompt
+from llmrun.chat.overflow import Conversation, Window
 from llmrun.chat.reasoning import ReasoningSplitter
-from llmrun.chat.segments import Prompt, Segment
-from llmrun.chat.turns import History, splice
-from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, Run, TokenStep
-from llmrun.errors import PromptTooLong
+from llmrun.chat.turns import History
+from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, Run, SamplingParams, TokenStep
 from llmrun.events import (
     Accepted,
     Completion,
@@ -44,16 +42,13 @@ from llmrun.metrics.timeline import Timeline
 from llmrun.prefix.reuse import common_prefix
 from llmrun.units import format_count
 
-log = logging.getLogger("llmrun.prompt")
-
 SEQ = 0
 """The sequence that holds the conversation."""
 
 MEASURE_S = 0.25
 """Time between two `Measured` events: often enough to watch, too rare to cost anything."""
 
-ANSWER_ROOM = 512
-"""Tokens that a window suggested to the user leaves for the answer."""
+GREEDY = SamplingParams(temperature=0)
 
 _FINISH: dict[EndReason, FinishReason] = {
     "eog": "stop",
@@ -66,9 +61,10 @@ _FINISH: dict[EndReason, FinishReason] = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What to answer: messages through the template, or `raw` text as it is."""
+    """What to answer: a conversation through the template, less what `window` leaves out, or `raw` text."""
 
-    messages: tuple[Message, ...] = ()
+    conversation: Conversation | None = None
+    window: Window = field(default_factory=Window)
     raw: str | None = None
     ignore_eos: bool = False
     logprobs: int | None = None
@@ -111,12 +107,8 @@ class Turns:
         """
         timeline = Timeline(self._clock, self._opened.load_s)
         yield Accepted(timeline.accepted())
-        prompt = self._prompt(ask)
-        if prompt.folded_system:
-            yield Notice("info", "the chat template takes no system message: it leads the first message")
-        history = splice(self._history, prompt, self._opened.tokenizer)
-        tokens = history.tokens
-        self._check_fits(len(tokens))
+        prepared, window = yield from self._prepare(ask, timeline)
+        prompt, history, tokens = prepared.prompt, prepared.history, prepared.tokens
         timeline.tokenized(len(tokens))
         splitter = None if ask.raw is not None else ReasoningSplitter(prompt.opened_reasoning)
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
@@ -128,10 +120,48 @@ class Turns:
         if text.stopped:
             decoded.reason = "stopped"
         self._history = history.with_sampled(self._kept(decoded, text), self._engine.piece)
-        completion = self._completion(job, text, timeline, decoded)
+        completion = self._completion(job, text, timeline, decoded, window)
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
         return completion
+
+    def _prepare(self, ask: Ask, timeline: Timeline) -> Generator[Event, None, tuple[Prepared, Window]]:
+        """The prompt, and what of the conversation it leaves out."""
+        prompter = Prompter(self._opened, self._history)
+        if ask.conversation is None:
+            prepared, window = prompter.raw(ask.raw or ""), ask.window
+        else:
+            capacity = self._engine.facts.n_ctx_seq
+            window = yield from make_room(
+                ask.conversation, ask.window, self._settings.output, capacity, prompter.count, self._summarize
+            )
+            if window.summary != ask.window.summary:  # the sequence now holds what asked for the summary
+                timeline.started()
+                prompter = Prompter(self._opened, self._history)
+            prepared = prompter.chat(ask.conversation.messages(window))
+        if prepared.prompt.folded_system:
+            yield Notice("info", "the chat template takes no system message: it leads the first message")
+        droppable = ask.conversation is not None and window.left_out < len(ask.conversation.exchanges)
+        prompter.check_fits(len(prepared.tokens), droppable=droppable)
+        return prepared, window
+
+    def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
+        """Let the model write a summary, reusing what the sequence holds of the conversation."""
+        prepared = Prompter(self._opened, self._history).chat(messages)
+        text = AnswerText(self._engine, (), ReasoningSplitter(prepared.prompt.opened_reasoning))
+        sampled: list[int] = []
+        began_s = self._clock()
+        for step in self._engine.run([Job(SEQ, prepared.tokens, GREEDY, n_tokens)]):
+            match step:
+                case PrefillStep():
+                    now_s = self._clock()
+                    yield PrefillProgress(step.done, step.total, now_s - began_s, now_s)
+                case TokenStep(eog=False):
+                    sampled.append(step.token)
+                    text.feed(step.token)
+        text.finish()
+        self._history = prepared.history.with_sampled(sampled, self._engine.piece)
+        return text.answer.strip()
 
     def _kept(self, decoded: _Decoded, text: AnswerText) -> Sequence[int]:
         """The sampled tokens that stand for text of the answer: no closing token, no stop string."""
@@ -143,43 +173,6 @@ class Turns:
         ends = accumulate(len(self._engine.piece(token)) for token in sampled)
         shown_bytes = len((text.reasoning + text.answer).encode())
         return sampled[: sum(end <= shown_bytes for end in ends)]
-
-    def _prompt(self, ask: Ask) -> Prompt:
-        for text in (ask.raw or "", *(message.content for message in ask.messages)):
-            check_text(text)
-        if ask.raw is not None:
-            return Prompt((Segment(ask.raw, special=True),))
-        prompt = build_prompt(
-            ask.messages,
-            self._opened.renderer,
-            control_texts=self._control_texts,
-            fold_system=self._settings.output.fold_system,
-        )
-        log.debug("%s", prompt.text)
-        return prompt
-
-    def _control_texts(self, content: str) -> frozenset[str]:
-        """Texts in `content` that would be read as control tokens."""
-        engine = self._engine
-        tokens = set(engine.tokenize(content, add_special=False, parse_special=True))
-        pieces = {engine.piece(token) for token in tokens if engine.is_control(token)}
-        return frozenset(piece.decode("utf-8", "replace") for piece in pieces)
-
-    def _check_fits(self, n_tokens: int) -> None:
-        facts = self._engine.facts
-        if n_tokens <= facts.n_ctx_seq:
-            return
-        trained, wanted = facts.n_ctx_train, n_tokens + ANSWER_ROOM
-        way_out = (
-            f"raise it with -c {min(wanted, trained or wanted)}"
-            if n_tokens < trained or not trained
-            else f"shorten the prompt: the model was trained for {format_count(trained)} tokens"
-        )
-        raise PromptTooLong(
-            f"the prompt has {format_count(n_tokens)} tokens, "
-            f"the context holds {format_count(facts.n_ctx_seq)}",
-            way_out,
-        )
 
     def _decode(self, job: Job, text: AnswerText, timeline: Timeline) -> Generator[Event, None, _Decoded]:
         held = list(self._engine.held(SEQ))
@@ -246,7 +239,9 @@ class Turns:
             return PrefixReport(miss_reason=f"the sliding window has passed token {common}")
         return PrefixReport(miss_reason=f"the model's state cannot go back to token {common}")
 
-    def _completion(self, job: Job, text: AnswerText, timeline: Timeline, decoded: _Decoded) -> Completion:
+    def _completion(
+        self, job: Job, text: AnswerText, timeline: Timeline, decoded: _Decoded, window: Window
+    ) -> Completion:
         return Completion(
             model=self._opened.info,
             text=text.answer,
@@ -255,7 +250,8 @@ class Turns:
             stats=timeline.finished(),
             prefix=decoded.prefix,
             kv=kv_use(self._engine),
-            dropped_messages=0,
+            dropped_messages=2 * window.left_out,
+            summary=window.summary,
             settings={**self._opened.settings_json, "seed": job.sampling.seed},
             choices=None if job.logprobs is None else tuple(decoded.choices),
         )

@@ -56,10 +56,9 @@ class Conversation:
         kept = (message for pair in self.exchanges[window.left_out :] for message in pair)
         return (*head, *kept, self.newest)
 
-    def to_summarize(self, window: Window, left_out: int) -> tuple[Message, ...]:
-        """The prompt that asks for a summary of the first `left_out` exchanges."""
-        told = Conversation(self.system, self.exchanges[:left_out], Message("user", SUMMARY_REQUEST))
-        return told.messages(window)
+    def to_summarize(self, left_out: int) -> Conversation:
+        """The conversation that asks for a summary of the first `left_out` exchanges."""
+        return Conversation(self.system, self.exchanges[:left_out], Message("user", SUMMARY_REQUEST))
 
 
 @dataclass(frozen=True, slots=True)

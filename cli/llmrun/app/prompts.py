@@ -1,0 +1,109 @@
+"""From what is asked to the tokens of a prompt, on one open model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmrun.app.loading import Opened
+from llmrun.app.prompt_input import check_text
+from llmrun.chat.messages import Message
+from llmrun.chat.prompting import build_prompt
+from llmrun.chat.segments import Prompt, Segment
+from llmrun.chat.turns import History, splice
+from llmrun.errors import PromptTooLong
+from llmrun.units import format_count
+
+log = logging.getLogger("llmrun.prompt")
+
+ANSWER_ROOM = 512
+"""Tokens kept free for an answer whose length is not bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prompt and the history that its tokens make of the sequence."""
+
+    prompt: Prompt
+    history: History
+
+    @property
+    def tokens(self) -> list[int]:
+        """The whole prompt."""
+        return self.history.tokens
+
+
+class Prompter:
+    """Renders and tokenises, continuing `history`. What was prepared since that changed is remembered."""
+
+    def __init__(self, opened: Opened, history: History) -> None:
+        self._opened = opened
+        self._engine = opened.engine
+        self._history = history
+        self._prepared: dict[tuple[Message, ...], Prepared] = {}
+
+    def raw(self, text: str) -> Prepared:
+        """A text as it is; markers in it count. Raises `UsageError` where it is not UTF-8."""
+        check_text(text)
+        return self._splice(Prompt((Segment(text, special=True),)))
+
+    def chat(self, messages: Sequence[Message]) -> Prepared:
+        """Messages through the template.
+
+        Raises:
+            UsageError: a text is not UTF-8.
+            TemplateUnusable: the chat template fails or refuses.
+        """
+        key = tuple(messages)
+        if key not in self._prepared:
+            self._prepared[key] = self._splice(self._render(key))
+        return self._prepared[key]
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens of the prompt; errors as in `chat`."""
+        return len(self.chat(messages).tokens)
+
+    def check_fits(self, n_tokens: int, *, droppable: bool = False) -> None:
+        """Raise `PromptTooLong` where a prompt has more tokens than the context.
+
+        `droppable`: older messages could be left out, but the policy is to stop.
+        """
+        facts = self._engine.facts
+        if n_tokens <= facts.n_ctx_seq:
+            return
+        trained, wanted = facts.n_ctx_train, n_tokens + ANSWER_ROOM
+        way_out = (
+            f"raise it with -c {min(wanted, trained or wanted)}"
+            if n_tokens < trained or not trained
+            else f"shorten the prompt: the model was trained for {format_count(trained)} tokens"
+        )
+        if droppable:
+            way_out += ", or let its oldest messages go (--overflow drop)"
+        raise PromptTooLong(
+            f"the prompt has {format_count(n_tokens)} tokens, "
+            f"the context holds {format_count(facts.n_ctx_seq)}",
+            way_out,
+        )
+
+    def _splice(self, prompt: Prompt) -> Prepared:
+        return Prepared(prompt, splice(self._history, prompt, self._opened.tokenizer))
+
+    def _render(self, messages: Sequence[Message]) -> Prompt:
+        for message in messages:
+            check_text(message.content)
+        prompt = build_prompt(
+            messages,
+            self._opened.renderer,
+            control_texts=self._control_texts,
+            fold_system=self._opened.settings.output.fold_system,
+        )
+        log.debug("%s", prompt.text)
+        return prompt
+
+    def _control_texts(self, content: str) -> frozenset[str]:
+        """Texts in `content` that would be read as control tokens."""
+        engine = self._engine
+        tokens = set(engine.tokenize(content, add_special=False, parse_special=True))
+        pieces = {engine.piece(token) for token in tokens if engine.is_control(token)}
+        return frozenset(piece.decode("utf-8", "replace") for piece in pieces)
