@@ -7,7 +7,7 @@ its decode loop serves any set of them. Only `interrupt` may be called from anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Literal, Protocol
@@ -16,6 +16,7 @@ from llmrun.errors import PromptTooLong, UsageError
 
 FlashAttention = Literal["on", "off", "auto"]
 GpuLayers = int | Literal["auto", "all"]
+FeedResult = Literal["ok", "aborted", "full"]
 EndReason = Literal["eog", "length", "context", "stopped", "interrupted"]
 
 
@@ -105,8 +106,27 @@ class CacheBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """The library's build and devices, and the model by the library's own description, e.g. `llama 8B Q4_K`.
+
+    `model_bytes` counts the tensors, not the file. `backends` as llama-bench joins them.
+    """
+
+    build: str = ""
+    backends: str = "CPU"
+    cpu_info: str = ""
+    gpu_info: str = ""
+    model_type: str = ""
+    model_bytes: int = 0
+    n_params: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What was really created, after the engine's rounding. Counts are tokens, sizes bytes."""
+    """What was really created, after the engine's rounding. Counts are tokens, sizes bytes.
+
+    `compute_bytes`: scratch and output buffers of the context, for each device.
+    """
 
     n_ctx: int
     n_ctx_seq: int
@@ -131,6 +151,8 @@ class EngineFacts:
     cache_blocks: tuple[CacheBlock, ...]
     extra_bufts: bool
     library: str
+    identity: Identity = field(default_factory=Identity)
+    compute_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +249,17 @@ class Engine(Protocol):
     def run(self, jobs: Sequence[Job]) -> Run:
         """Decode `jobs`, one per sequence, as the result is iterated. Before the first step that raises
         `UsageError` for an empty prompt and `PromptTooLong` for one beyond `n_ctx_seq` tokens."""
+        ...
+
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+        """Evaluate (sequence, token) pairs after what the sequences hold, `n_batch` at a time, and wait until
+        that is done. Nothing is sampled. "full": the cache has no room; "aborted": interrupted; what was
+        evaluated before stays."""
+        ...
+
+    def rewind(self, seq: int, n_tokens: int) -> int:
+        """Forget what `seq` holds after its first `n_tokens`. Returns how many it still holds: fewer where
+        its memory cannot go back that far."""
         ...
 
     def interrupt(self) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from llmrun.engine.api import ContextParams, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
-from llmrun.engine.cache_log import read_cache_blocks, read_flash_attention
+from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
 from llmrun.engine.model import Model, engine_error, out_of_memory
 from llmrun.engine.offload import devices_of_buffers
@@ -76,6 +77,7 @@ class Context:
                 )
             raise engine_error("the engine cannot create the context", _refusal())
         self.cache_blocks = read_cache_blocks(native_log.lines, devices_of_buffers())
+        self.compute_bytes = _scratch_bytes()
         self.flash_attn = read_flash_attention(native_log.lines, params.flash_attn)
         self.n_ctx: int = lib.llama_n_ctx(self.handle)
         self.n_ctx_seq: int = lib.llama_n_ctx_seq(self.handle)
@@ -172,6 +174,33 @@ class Context:
             self._batch.seq_id[index][0] = seq
         return self._launch(pairs)
 
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
+        """Evaluate (sequence, token) pairs in order, `n_batch` at a time, and wait for the device.
+
+        The last token of a sequence in each batch gets logits. Result and errors as in `prefill`.
+        """
+        for start in range(0, len(pairs), self.n_batch):
+            part = pairs[start : start + self.n_batch]
+            ends = {seq: index for index, (seq, _) in enumerate(part)}
+            position = {seq: len(self._held[seq]) for seq in ends}
+            seq_ids = self._batch.seq_id
+            for index, (seq, token) in enumerate(part):
+                self._tokens[index] = token
+                self._positions[index] = position[seq]
+                self._outputs[index] = ends[seq] == index
+                seq_ids[index][0] = seq
+                position[seq] += 1
+            result = self._launch(part)
+            if result != "ok":
+                return result
+        self.synchronize()
+        return "ok"
+
+    def rewind(self, seq: int, n_tokens: int) -> int:
+        """Keep the first `n_tokens` of a sequence, fewer where it cannot go back so far; returns how many."""
+        held = self._held[seq]
+        return len(held) if n_tokens >= len(held) else self.keep_prefix(seq, held[: n_tokens + 1])
+
     def _check_count(self, count: int) -> int:
         if not 0 < count <= self.n_batch:
             raise EngineFailure(f"a batch of {count} tokens; the context takes 1 to {self.n_batch}")
@@ -226,6 +255,14 @@ class Context:
             self._lib.llama_free(self.handle)
             self.handle = None
             self._threads.close()
+
+
+def _scratch_bytes() -> dict[str, int]:
+    """Compute and output buffers by device, from the log of creating the context."""
+    devices = devices_of_buffers()
+    found = Counter(read_buffers(native_log.lines, "compute", devices))
+    found.update(read_buffers(native_log.lines, "output", devices))
+    return dict(found)
 
 
 def _refusal() -> str:

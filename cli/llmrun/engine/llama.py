@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from llmrun.engine.api import ContextParams, EngineFacts, Job, ModelParams, Run
+from llmrun.engine.api import ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run
 from llmrun.engine.bindings import library_path
 from llmrun.engine.context import Context
+from llmrun.engine.identity import identity_of
 from llmrun.engine.loop import DecodeLoop
 from llmrun.engine.model import Model
 from llmrun.errors import Interrupted
@@ -46,6 +47,8 @@ class LlamaEngine:
             cache_blocks=context.cache_blocks,
             extra_bufts=model.extra_bufts,
             library=library_path(),
+            identity=identity_of(model.handle),
+            compute_bytes=context.compute_bytes,
         )
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -67,6 +70,14 @@ class LlamaEngine:
     def run(self, jobs: Sequence[Job]) -> Run:
         """See `Engine.run`."""
         return DecodeLoop(self._context, self._vocab, jobs)
+
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+        """See `Engine.feed`."""
+        return self._context.feed(pairs)
+
+    def rewind(self, seq: int, n_tokens: int) -> int:
+        """See `Engine.rewind`."""
+        return self._context.rewind(seq, n_tokens)
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""

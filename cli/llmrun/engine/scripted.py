@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +18,8 @@ from llmrun.engine.api import (
     EndReason,
     EndStep,
     EngineFacts,
+    FeedResult,
+    Identity,
     Job,
     ModelParams,
     PrefillStep,
@@ -86,6 +88,7 @@ class ScriptedEngine:
             cache_blocks=(CacheBlock("full", "CPU", n_ctx * _KV_BYTES_PER_TOKEN, n_ctx),),
             extra_bufts=False,
             library="scripted",
+            identity=Identity("scripted", "CPU", "scripted CPU", "", "scripted 1M F32", 4_000_000, 1_000_000),
         )
 
     def _add(self, piece: bytes) -> int:
@@ -123,6 +126,25 @@ class ScriptedEngine:
             tokens = [self._add(p.encode() if isinstance(p, str) else p) for p in reply]
             runs.append((job, [*tokens, self._eog]))
         return _ScriptedRun(self, runs)
+
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+        """See `Engine.feed`; a batch of one token ticks as a token, a larger one as prefill."""
+        for start in range(0, len(pairs), self.facts.n_batch):
+            part = pairs[start : start + self.facts.n_batch]
+            if self._stopped.is_set():
+                return "aborted"
+            added = Counter(seq for seq, _ in part)
+            if any(len(self._held[seq]) + n > self.facts.n_ctx_seq for seq, n in added.items()):
+                return "full"
+            self._tick("token" if len(part) == len(added) else "prefill")
+            for seq, token in part:
+                self._held[seq].append(token)
+        return "ok"
+
+    def rewind(self, seq: int, n_tokens: int) -> int:
+        """See `Engine.rewind`."""
+        del self._held[seq][n_tokens:]
+        return len(self._held[seq])
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""
