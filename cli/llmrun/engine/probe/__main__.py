@@ -1,9 +1,9 @@
 """Entries of the probe child: `python -m llmrun.engine.probe ENTRY`.
 
-`devices`, `sizes`, `measure` and `bandwidth` answer as `probe/child.py` describes. `compute` writes a tiny
-model with Q4_0 weights, decodes a batch of eight tokens with plain weights and prints "plain", then does the
-same with repacked weights and prints "extra". Who dies in between has told what is broken: AMX kernels are
-only used for batches of several tokens on quantized matrices.
+Most entries answer a question as `probe/child.py` describes. `compute` writes a tiny model with Q4_0
+weights, decodes a batch of eight tokens with plain weights and prints "plain", then does the same with
+repacked weights and prints "extra". Who dies in between has told what is broken: AMX kernels are only used for batches of
+several tokens on quantized matrices.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from llmrun.engine.context import Context
 from llmrun.engine.model import Model
 from llmrun.engine.probe.account import account
 from llmrun.engine.probe.scan import scan_passes
+from llmrun.engine.probe.selfcheck import describe_build, generate
 from llmrun.engine.probe.tiny_model import write_q4_0_model
 from llmrun.engine.rpc import add_rpc_servers
 from llmrun.errors import LlmrunError
 
 _BATCH = 8
-_QUESTIONS = ("devices", "sizes", "measure", "bandwidth")
+_QUESTIONS = ("devices", "sizes", "measure", "bandwidth", "build", "generate")
 
 
 def probe_compute() -> None:
@@ -69,9 +70,16 @@ def answer(entry: str) -> None:
 
 
 def _ask(entry: str, question: dict[str, Any]) -> object:
-    if entry == "devices":
-        return _devices(question)
-    return scan_passes(**question) if entry == "bandwidth" else _sizes(question, dry=entry == "sizes")
+    match entry:
+        case "devices":
+            return _devices(question)
+        case "bandwidth":
+            return scan_passes(**question)
+        case "build":
+            return describe_build()
+        case "generate":
+            return generate(**question)
+    return _sizes(question, dry=entry == "sizes")
 
 
 def _bound(alarm_s: int, memory_bytes: int | None) -> None:

@@ -1,0 +1,87 @@
+"""The child's side of the engine's self-check: what the library is, and whether it can generate."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import tempfile
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from llmrun.engine.api import ContextParams, GpuLayers, ModelParams
+from llmrun.engine.bindings import (
+    devices,
+    library,
+    library_path,
+    library_version,
+    native_function,
+)
+from llmrun.engine.context import Context
+from llmrun.engine.model import Model
+from llmrun.engine.probe.tiny_model import write_q4_0_model
+from llmrun.errors import EngineFailure
+
+_PROMPT, _GENERATED = 8, 4  # a batch of several tokens, as kernels for matrices need, then single ones
+
+
+def describe_build() -> dict[str, Any]:
+    """Fields of `EngineBuild`."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    lib = library()
+    try:
+        bindings = version("llama-cpp-python")
+    except PackageNotFoundError:
+        bindings = ""
+    return {
+        "version": library_version(),
+        "bindings": bindings,
+        "path": library_path(),
+        "system_info": lib.llama_print_system_info().decode("utf-8", "replace"),
+        "backends": _backends(),
+        "devices": [asdict(device) for device in devices()],
+        "offloads": bool(lib.llama_supports_gpu_offload()),
+    }
+
+
+def _backends() -> list[str]:
+    pointer = ctypes.c_void_p
+    count = native_function("ggml_backend_reg_count", ctypes.c_size_t)
+    get = native_function("ggml_backend_reg_get", pointer, ctypes.c_size_t)
+    name = native_function("ggml_backend_reg_name", ctypes.c_char_p, pointer)
+    return [name(get(index)).decode("utf-8", "replace") for index in range(count())]
+
+
+def generate(extra_bufts: bool, gpu_layers: GpuLayers, n_threads: int) -> int:
+    """Tokens that the tiny model generated. Raises `EngineFailure` where its logits are no numbers."""
+    with tempfile.TemporaryDirectory(prefix="llmrun-probe-") as folder:
+        path = Path(folder) / "probe.gguf"
+        write_q4_0_model(path)
+        model = Model(
+            ModelParams(str(path), gpu_layers=gpu_layers),
+            extra_bufts=extra_bufts,
+            progress=lambda _: None,
+            cancelled=threading.Event(),
+        )
+        params = ContextParams(
+            n_ctx=256, n_batch=_PROMPT, n_ubatch=_PROMPT, n_threads=n_threads, n_threads_batch=n_threads
+        )
+        context = Context(model, params)
+        made = _decode(context, model.vocab.n_tokens)
+        context.close()
+        model.close()
+    return made
+
+
+def _decode(context: Context, n_vocab: int) -> int:
+    result = context.prefill(0, range(_PROMPT))
+    for made in range(_GENERATED):
+        if result != "ok":
+            raise EngineFailure(f"the self-check ended early: {result} after {made} tokens")
+        logits = library().llama_get_logits_ith(context.handle, -1)[:n_vocab]
+        if not all(map(math.isfinite, logits)):
+            raise EngineFailure("the engine computes logits that are not numbers", "rebuild the engine")
+        result = context.decode([(0, max(range(n_vocab), key=logits.__getitem__))])
+    return _GENERATED
