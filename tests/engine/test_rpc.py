@@ -140,6 +140,17 @@ def test_two_gpus(tmp_path: Path, servers: tuple[str, str], arch: str, gpu_layer
     assert found.on("RPC0").weights_bytes > 0 < found.on("RPC1").weights_bytes
 
 
+@pytest.mark.parametrize("arch", ["qwen3moe", "gpt-oss"])
+@pytest.mark.parametrize("n_cpu_moe", [1, 3])
+def test_two_gpus_without_all_experts(
+    tmp_path: Path, servers: tuple[str, str], arch: str, n_cpu_moe: int
+) -> None:
+    """Then nothing is pipelined, but a dry run still miscounts what one GPU hands to the other."""
+    path = write_arch(tmp_path / "m.gguf", arch, n_layer=LAYERS)
+    found = dry(path, servers, gpu_layers="all", n_cpu_moe=n_cpu_moe)
+    assert found == real(path, servers, gpu_layers="all", n_cpu_moe=n_cpu_moe)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("gpu_layers", [3, "all"])

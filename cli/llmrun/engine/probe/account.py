@@ -16,7 +16,7 @@ from llmrun.engine.context import Context
 from llmrun.engine.model import Model
 from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.probe.breakdown import Breakdown, read_breakdown
-from llmrun.engine.probe.pipeline import pipelined_compute
+from llmrun.engine.probe.pipeline import reserved_compute
 from llmrun.engine.probe.sizes import DeviceSizes, ProbedSizes
 from llmrun.engine.probe.weights import weights_by_device
 from llmrun.errors import EngineFailure
@@ -99,9 +99,10 @@ def _add_up(
         state, kv, compute = _by_log(context, names)
     else:
         state, kv, compute = _exact(breakdown, slot, params.n_seq)
-    if opened.dry:
-        compute = pipelined_compute(context.handle, native_log.lines, names) or compute
     layer_devices = read_layer_devices(opened.load_log)
+    if opened.dry:
+        n_gpus = len({*layer_devices} - {opened.cpu})
+        compute = reserved_compute(context.handle, native_log.lines, names, n_gpus=n_gpus) or compute
     tensors = [tensor for path in paths for tensor in read_header(path).tensors]
     weights = weights_by_device(
         tensors, layer_devices, opened.load_log, names, opened.cpu, mapped=opened.mapped

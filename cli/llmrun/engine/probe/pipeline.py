@@ -1,8 +1,9 @@
-"""Compute buffers of several GPUs that batches are pipelined through, corrected after a dry run.
+"""Compute buffers of several GPUs, corrected after a dry run.
 
 A dry run measures its graph with `ggml_backend_sched_reserve_size`, which forgets which device the first
-norm of a GPU's layers was assigned to. Its input is then counted once more, in as many copies as the pipeline
-has (4). So the same graph is reserved for real here, for a moment, where the GPUs have room for it.
+norm of a GPU's layers was assigned to. What is passed from GPU to GPU is then counted wrongly: too high, in
+as many copies as a pipeline has (4), or by a little either way where tensors are placed by name. So the same
+graph is reserved for real here, for a moment, where the GPUs have room for it.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ _RESERVE = "_Z19llama_graph_reserveP13llama_contextjjj"
 _SCHEDULER = "_ZNK13llama_context9get_schedEv"
 
 
-def pipelined_compute(context: Any, log: Iterable[str], devices: Mapping[str, str]) -> Counter[str] | None:
-    """Compute bytes for each device, None where there is no pipeline, no room, or no such function.
+def reserved_compute(
+    context: Any, log: Iterable[str], devices: Mapping[str, str], *, n_gpus: int
+) -> Counter[str] | None:
+    """Compute bytes for each device, None where nothing is to correct, or no room, or no such function.
 
     Args:
         context: an open context of a model opened dry.
         log: what the library wrote while it created the context.
         devices: device of each buffer type.
+        n_gpus: GPUs that hold layers.
     """
     copies = worst = None
     for line in log:
         copies = _PIPELINED.search(line) or copies
         worst = _WORST_CASE.search(line) or worst
-    if copies is None or int(copies[1]) < 2 or worst is None:
+    pipelined = copies is not None and int(copies[1]) > 1
+    if worst is None or not (pipelined or n_gpus > 1):
         return None
     try:
         reserve = native_function(_RESERVE, ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_uint32,) * 3)
