@@ -152,3 +152,11 @@ def test_devices_by_name(planner: Planner) -> None:
 
 def test_memory_that_a_backend_does_not_tell_is_that_of_the_host(planner: Planner) -> None:
     assert planner.plan([card(0)]).model.gpu_layers == N_LAYERS
+
+
+def test_an_integrated_gpu_and_the_host_share_one_memory(planner: Planner) -> None:
+    inside = Device("Vulkan0", "graphics of the processor", "igpu", 64 * GIB, 64 * GIB)
+    assert planner.plan([inside], host_bytes=GIB).model.gpu_layers == N_LAYERS
+    with pytest.raises(DoesNotFit) as refused:
+        planner.plan([inside], host_bytes=250 * MIB, gpu_layers="all")  # 92 + 180 MiB on the GPU
+    assert "250.0 MiB" in refused.value.message

@@ -168,3 +168,32 @@ def test_a_report_adds_up() -> None:
         max_ctx(DENSE, report.plan, machine(16, 8), 0),
         max_gpu_layers(DENSE, report.plan, machine(16, 8), 0),
     )
+
+
+def integrated(host_gib: float, gpu_gib: float) -> list[DeviceInfo]:
+    (host,) = machine(host_gib)
+    return [host, DeviceInfo("Vulkan0", "igpu", int(gpu_gib * GIB), int(gpu_gib * GIB))]
+
+
+@pytest.mark.parametrize("gpu_layers", [0, 1, 16, 33])
+def test_an_integrated_gpu_has_no_memory_of_its_own(gpu_layers: int) -> None:
+    """Wherever the layers go, main memory must hold them all."""
+    plan = MemoryPlan(gpu_layers=gpu_layers)
+    total = sum(held.sum_bytes for held in device_use(DENSE, plan, integrated(64, 64)).buckets)
+    enough, less = total / GIB, (total - 1) / GIB
+    assert device_use(DENSE, plan, integrated(enough, 64)).fits(0)
+    assert not device_use(DENSE, plan, integrated(less, 64)).fits(0)
+    if gpu_layers:
+        assert device_use(DENSE, plan, [machine(less)[0], *machine(1, 64)[1:]]).fits(0)  # a card of its own
+
+
+def test_plans_for_an_integrated_gpu() -> None:
+    plan = plan_offload(DENSE, MemoryPlan(), integrated(16, 16))
+    assert (plan.kind, plan.fits) == ("all", True)
+    assert plan_offload(DENSE, MemoryPlan(), integrated(4, 64)).kind == "too_large"
+    assert max_gpu_layers(DENSE, MemoryPlan(), integrated(4, 64), GIB) < 33
+    bounded = plan_offload(DENSE, MemoryPlan(), integrated(16, 4))  # it may use a part of main memory only
+    assert (bounded.kind, bounded.fits) == ("layers", True)
+    longest = max_ctx(DENSE, MemoryPlan(gpu_layers=33), integrated(16, 64), GIB)
+    assert 0 < longest < max_ctx(DENSE, MemoryPlan(gpu_layers=33), machine(16, 64), GIB)
+    assert all(way.sum_bytes + GIB <= 4 * GIB for way in ways_out(DENSE, MemoryPlan(), integrated(4, 64)))

@@ -15,7 +15,7 @@ from llmrun.errors import DoesNotFit
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.fit import max_gpu_layers
 from llmrun.memory.plan import DeviceInfo, MemoryPlan
-from llmrun.memory.use import Use, device_use
+from llmrun.memory.use import Use, device_use, needed_bytes, room_bytes
 from llmrun.memory.ways import ways_out
 from llmrun.units import format_bytes, format_tokens
 
@@ -30,11 +30,13 @@ class Lack:
 
 def lacking(use: Use, plan: MemoryPlan) -> Iterator[Lack]:
     """The devices that cannot hold their part of the plan, main memory first."""
-    for index, (device, held) in enumerate(zip(use.placement.devices, use.buckets, strict=True)):
-        mapped_bytes = held.weights_bytes if index == 0 and plan.use_mmap else 0
-        needed_bytes = held.sum_bytes - mapped_bytes
-        if needed_bytes > device.free_bytes:
-            yield Lack(device, needed_bytes)
+    devices = use.placement.devices
+    sums = [held.sum_bytes for held in use.buckets]
+    sums[0] -= use.buckets[0].weights_bytes if plan.use_mmap else 0
+    for index, device in enumerate(devices):
+        needed, free = needed_bytes(devices, sums, index), room_bytes(devices, index)
+        if needed > free:
+            yield Lack(replace(device, free_bytes=free), needed)
 
 
 def check_room(

@@ -31,6 +31,7 @@ from llmrun.memory.fit import plan_offload
 from llmrun.memory.numbers import from_numbers
 from llmrun.memory.placement import place
 from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
+from llmrun.memory.use import has_room
 from llmrun.store.resolve import resolve
 from llmrun.vram_report import VerifiedDevice, VramReport, VramSettings
 
@@ -222,15 +223,15 @@ def _dry_sizes(question: _Question) -> ProbedSizes:
 
 def _by_engine(formula: MemoryReport, sizes: ProbedSizes, reserve_bytes: int) -> MemoryReport:
     """The formula's report with the engine's sizes; what fits elsewhere stays the formula's."""
-    devices = []
-    for report in formula.devices:
-        use = buckets(sizes.on(report.device.name))
-        needed = use.sum_bytes
-        fits = needed == 0 or needed + reserve_bytes <= report.device.free_bytes
-        devices.append(DeviceReport(report.device, use, fits))
+    infos = [report.device for report in formula.devices]
+    held = [buckets(sizes.on(device.name)) for device in infos]
+    devices = tuple(
+        DeviceReport(device, held[i], has_room(infos, held, i, reserve_bytes))
+        for i, device in enumerate(infos)
+    )
     verdict = formula.verdict
     if all(device.fits for device in devices):
         verdict = "fits"
     elif verdict == "fits":
         verdict = "partial"
-    return replace(formula, method="engine", devices=tuple(devices), verdict=verdict)
+    return replace(formula, method="engine", devices=devices, verdict=verdict)

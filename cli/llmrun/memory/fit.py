@@ -92,7 +92,7 @@ def beyond(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], 
     needed = sum(w.size_bytes for w in facts.weights)
     needed += sum(size.size_bytes for size in cache_sizes(facts, plan))
     needed += sum(layer_state_bytes(layer, plan) for layer in facts.layers)
-    used = (host_of(devices), *gpus_of(devices))
+    used = (host_of(devices), *(gpu for gpu in gpus_of(devices) if gpu.kind != "igpu"))
     return needed > sum(max(0, device.free_bytes - reserve_bytes) for device in used)
 
 

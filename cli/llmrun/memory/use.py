@@ -1,4 +1,8 @@
-"""What each device has to hold under a plan, and whether it can."""
+"""What each device has to hold under a plan, and whether it can.
+
+Integrated GPUs (GGML_BACKEND_DEVICE_TYPE_IGPU) use main memory, of which their backends report a part or all
+as free: it must not be counted twice.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,30 @@ from llmrun.memory.cache import cells_of, layer_kv_bytes, layer_state_bytes, out
 from llmrun.memory.compute import compute_bytes
 from llmrun.memory.placement import Placement, place, place_weights
 from llmrun.memory.plan import Buckets, DeviceInfo, MemoryPlan
+
+
+def needed_bytes(devices: Sequence[DeviceInfo], sums: Sequence[int], index: int) -> int:
+    """What device `index` must have room for, `sums` being what each holds, host first.
+
+    An integrated GPU has no memory of its own: what it holds the host must hold, too.
+    """
+    if index:
+        return sums[index]
+    return sums[0] + sum(held for d, held in zip(devices, sums, strict=True) if d.kind == "igpu")
+
+
+def room_bytes(devices: Sequence[DeviceInfo], index: int) -> int:
+    """Free memory of device `index`; an integrated GPU can use no more than the host has left."""
+    device = devices[index]
+    return min(device.free_bytes, devices[0].free_bytes) if device.kind == "igpu" else device.free_bytes
+
+
+def has_room(
+    devices: Sequence[DeviceInfo], buckets: Sequence[Buckets], index: int, reserve_bytes: int
+) -> bool:
+    """Whether device `index` has room for what it must hold and the reserve; always where that is nothing."""
+    needed = needed_bytes(devices, [held.sum_bytes for held in buckets], index)
+    return needed == 0 or needed + reserve_bytes <= room_bytes(devices, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +56,8 @@ class Use:
         return all(self.device_fits(i, reserve_bytes) for i in range(1, len(self.buckets)))
 
     def device_fits(self, index: int, reserve_bytes: int) -> bool:
-        """True where a device has room for its part and the reserve; always where it holds nothing."""
-        needed = self.buckets[index].sum_bytes
-        return needed == 0 or needed + reserve_bytes <= self.placement.devices[index].free_bytes
+        """As `has_room`."""
+        return has_room(self.placement.devices, self.buckets, index, reserve_bytes)
 
 
 def device_use(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -> Use:
