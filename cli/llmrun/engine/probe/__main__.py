@@ -2,8 +2,8 @@
 
 Most entries answer a question as `probe/child.py` describes. `compute` writes a tiny model with Q4_0
 weights, decodes a batch of eight tokens with plain weights and prints "plain", then does the same with
-repacked weights and prints "extra". Who dies in between has told what is broken: AMX kernels are only used for batches of
-several tokens on quantized matrices.
+repacked weights and prints "extra". Who dies in between has told what is broken: AMX kernels are only used
+for batches of several tokens on quantized matrices.
 """
 
 from __future__ import annotations
