@@ -6,13 +6,12 @@ A profile is a YAML file of settings: shipped ones in `configs/`, the user's in 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from llmrun.config.layers import Layer
 from llmrun.config.resources import config_dir
 from llmrun.config.schema import nearest
-from llmrun.config.yaml_file import read_mapping
+from llmrun.config.yaml_file import read_with_lines
 from llmrun.errors import UsageError
 
 
@@ -45,12 +44,5 @@ def profile_paths(user_dir: Path) -> dict[str, Path]:
 
 
 def _load(path: Path, label: str) -> Layer:
-    return Layer(label, read_mapping(path), str(path), _lines_of_keys(path))
-
-
-def _lines_of_keys(path: Path) -> dict[str, int]:
-    lines: dict[str, int] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
-        if found := re.match(r"""["']?([^\s"'#:][^"'#:]*?)["']?\s*:(\s|$)""", line):
-            lines.setdefault(found[1], number)
-    return lines
+    values, lines = read_with_lines(path)
+    return Layer(label, values, str(path), {keys[0]: line for keys, line in lines.items() if len(keys) == 1})

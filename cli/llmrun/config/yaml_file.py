@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from yaml import Node
+    from yaml import MappingNode, Node
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -70,6 +70,14 @@ def _refuse_aliases(path: Path, text: str, loader: type) -> None:
 def read_mapping(path: Path) -> Mapping[str, object]:
     """The mapping in the YAML file at `path`; empty where the file holds nothing.
 
+    Errors are those of `read_with_lines`.
+    """
+    return read_with_lines(path)[0]
+
+
+def read_with_lines(path: Path) -> tuple[Mapping[str, object], Mapping[tuple[str, ...], int]]:
+    """The mapping in the YAML file at `path`, and the line of each key under the keys that lead to it.
+
     Keys are text. Raises `UsageError` naming file and line where the file cannot be read, is no YAML, is
     no mapping, names a key twice, or uses aliases.
     """
@@ -82,7 +90,7 @@ def read_mapping(path: Path) -> Mapping[str, object]:
         reader = loader(text)
         node = reader.get_single_node()
         if node is None or node.tag == "tag:yaml.org,2002:null":
-            return {}
+            return {}, {}
         if not isinstance(node, yaml.MappingNode):
             raise _at(path, node, "the file must hold `key: value` lines")
         _check_keys(path, node)
@@ -96,4 +104,14 @@ def read_mapping(path: Path) -> Mapping[str, object]:
         raise UsageError(f"{path}: not valid YAML ({problem})", "correct the file") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply", "correct the file") from None
-    return {str(key): value for key, value in content.items()}
+    return {str(key): value for key, value in content.items()}, dict(_lines(node))
+
+
+def _lines(node: MappingNode, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    from yaml import MappingNode
+
+    for key, value in node.value:
+        keys = (*above, key.value)
+        yield keys, key.start_mark.line + 1
+        if isinstance(value, MappingNode):
+            yield from _lines(value, keys)
