@@ -98,9 +98,19 @@ def test_refusals(
         ask_sizes(write_arch(tmp_path / "m.gguf", arch), **params)
 
 
+@pytest.mark.parametrize(("n_seq", "kv_unified"), [(1, True), (4, True), (4, False)])
+def test_the_state_of_a_dry_run_may_take_what_there_is(tmp_path: Path, n_seq: int, kv_unified: bool) -> None:
+    path = write_arch(tmp_path / "m.gguf", "falcon-h1")
+    params = ContextParams(n_ctx=512, n_seq=n_seq, kv_unified=kv_unified)
+    needed = account([path], on_cpu(path), params, dry=True).on("CPU").recurrent_bytes
+    assert probe_sizes([path], CPU_ONLY, params, state_bytes=needed).on("CPU").recurrent_bytes == needed
+    with pytest.raises(DoesNotFit, match=f"state of {n_seq} sequences"):
+        probe_sizes([path], CPU_ONLY, params, state_bytes=needed - 1)
+
+
 def test_a_state_too_large_for_a_dry_run(tmp_path: Path) -> None:
     path = write_arch(tmp_path / "m.gguf", "mamba", n_layer=64, n_embd=4096, d_inner=8192)
-    with pytest.raises(EngineFailure, match="256 sequences"):
+    with pytest.raises(DoesNotFit, match="256 sequences"):  # refused before 9.5 GiB are allocated
         ask_sizes(path, n_seq=256, kv_unified=False)
 
 

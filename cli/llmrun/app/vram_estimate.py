@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from llmrun.app.devices import DeviceProbe, check_present, on_devices, with_named
+from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
 from llmrun.app.vram import VramRequest
@@ -218,7 +219,8 @@ def _made(settings: VramSettings, sizes: ProbedSizes) -> VramSettings:
 def _dry_sizes(question: _Question) -> ProbedSizes:
     with tempfile.TemporaryDirectory(prefix="llmrun-vram-", ignore_cleanup_errors=True) as folder:
         copies = sparse_copy(question.subject.parts, Path(folder))
-        return probe_sizes(copies, question.model, question.context)
+        free_bytes = host_memory().free_bytes
+        return probe_sizes(copies, question.model, question.context, state_bytes=free_bytes)
 
 
 def _by_engine(formula: MemoryReport, sizes: ProbedSizes, reserve_bytes: int) -> MemoryReport:

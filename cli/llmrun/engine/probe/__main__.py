@@ -107,7 +107,8 @@ def _sizes(question: dict[str, Any], *, dry: bool) -> dict[str, Any]:
     model["override_tensor"] = tuple((pattern, name) for pattern, name in model["override_tensor"])
     context["rope"] = RopeParams(**context["rope"])
     paths = [Path(path) for path in question["paths"]]
-    return asdict(account(paths, ModelParams(**model), ContextParams(**context), dry=dry))
+    bounds = {"state_bytes": question["state_bytes"]} if dry else {}
+    return asdict(account(paths, ModelParams(**model), ContextParams(**context), dry=dry, **bounds))
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ from llmrun.engine.model import Model
 from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.probe.breakdown import Breakdown, read_breakdown
 from llmrun.engine.probe.pipeline import reserved_compute
-from llmrun.engine.probe.sizes import DeviceSizes, ProbedSizes
+from llmrun.engine.probe.sizes import DEFAULT_STATE_BYTES, DeviceSizes, ProbedSizes
 from llmrun.engine.probe.weights import weights_by_device
-from llmrun.errors import EngineFailure
+from llmrun.errors import DoesNotFit
 from llmrun.gguf.reader import read_header
-from llmrun.units import GIB, format_bytes
+from llmrun.units import format_bytes
 
 _LOG_LINES = 200_000
-_STATE_LIMIT_BYTES = 4 * GIB
 _SMALLEST = ContextParams(n_ctx=256, n_batch=8, n_ubatch=8, swa_full=True)
 
 
@@ -37,8 +36,15 @@ class _Opened:
     dry: bool
 
 
-def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *, dry: bool) -> ProbedSizes:
-    """Open model and context, add up, and close them. Errors as in `probe_sizes`."""
+def account(
+    paths: Sequence[Path],
+    model: ModelParams,
+    context: ContextParams,
+    *,
+    dry: bool,
+    state_bytes: int = DEFAULT_STATE_BYTES,
+) -> ProbedSizes:
+    """Open model and context, add up, and close them. Errors and `state_bytes` as in `probe_sizes`."""
     native_log.keep(_LOG_LINES)
     extra_bufts = extra_bufts_are_safe(library_path())
     loaded = Model(
@@ -49,7 +55,7 @@ def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *
     try:
         slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
         if dry:
-            _check_state(sum(slot.values()), context.n_seq)
+            _check_state(slot, context.n_seq, {cpu: state_bytes})
         made = Context(loaded, context)
         try:
             return _add_up(paths, opened, made, context, slot)
@@ -59,13 +65,16 @@ def account(paths: Sequence[Path], model: ModelParams, context: ContextParams, *
         loaded.close()
 
 
-def _check_state(slot_bytes: int, n_seq: int) -> None:
-    if slot_bytes * n_seq > _STATE_LIMIT_BYTES:
-        size = format_bytes(slot_bytes * n_seq)
-        raise EngineFailure(
-            f"the state of {n_seq} sequences takes {size}; the engine allocates it even in a dry run",
-            "ask for fewer sequences (-np)",
-        )
+def _check_state(slot: Counter[str], n_seq: int, free: Mapping[str, int]) -> None:
+    """Refuse a state that a device has no room for: `free`, or what its backend tells."""
+    told = {device.name: device.free_bytes for device in devices() if device.total_bytes} | free
+    for device, slot_bytes in slot.items():
+        if slot_bytes * n_seq > told.get(device, slot_bytes * n_seq):
+            raise DoesNotFit(
+                f"the state of {n_seq} sequences takes {format_bytes(slot_bytes * n_seq)} on {device}, "
+                f"{format_bytes(told[device])} are free; the engine allocates it even in a dry run",
+                "ask for fewer sequences (-np), or leave out --exact: the formula allocates nothing",
+            )
 
 
 def _state_slot(opened: _Opened) -> Counter[str]:

@@ -18,7 +18,9 @@ from pathlib import Path
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import Device
 from llmrun.engine.probe.child import DRY_MEMORY_BYTES, ask
+from llmrun.units import GIB
 
+DEFAULT_STATE_BYTES = 4 * GIB
 _DEVICES_TIMEOUT_S = 30
 _DRY_TIMEOUT_S = 60
 _LOAD_TIMEOUT_S = 900
@@ -76,14 +78,24 @@ def probe_devices(rpc: Sequence[str] = ()) -> tuple[Device, ...]:
     return tuple(Device(**device) for device in found)
 
 
-def probe_sizes(paths: Sequence[Path], model: ModelParams, context: ContextParams) -> ProbedSizes:
+def probe_sizes(
+    paths: Sequence[Path],
+    model: ModelParams,
+    context: ContextParams,
+    *,
+    state_bytes: int = DEFAULT_STATE_BYTES,
+) -> ProbedSizes:
     """Sizes by a dry run on `paths`, all parts of the model in order; no tensor data is read.
+
+    Recurrent state is allocated all the same: `state_bytes` is how much of it main memory may hold. It is
+    computed from one sequence's before the rest is allocated.
 
     Raises:
         NotAModel, DoesNotFit, UsageError, NetworkFailure, EngineFailure: the engine refuses the model or
-            the combination of parameters; the message gives its reason.
+            the combination of parameters, or has no room for the state; the message gives its reason.
     """
-    return _probe("sizes", paths, model, context, _DRY_TIMEOUT_S, DRY_MEMORY_BYTES)
+    bound = DRY_MEMORY_BYTES + state_bytes
+    return _probe("sizes", paths, model, context, _DRY_TIMEOUT_S, bound, state_bytes=state_bytes)
 
 
 def measure_sizes(paths: Sequence[Path], model: ModelParams, context: ContextParams) -> ProbedSizes:
@@ -98,11 +110,13 @@ def _probe(
     context: ContextParams,
     timeout_s: int,
     memory_bytes: int | None,
+    **more: int,
 ) -> ProbedSizes:
     question = {
         "paths": [str(path) for path in paths],
         "model": asdict(replace(model, path=str(paths[0]))),
         "context": asdict(context),
+        **more,
     }
     answer = ask(entry, question, timeout_s=timeout_s, memory_bytes=memory_bytes)
     devices = tuple(DeviceSizes(**device) for device in answer.pop("devices"))
