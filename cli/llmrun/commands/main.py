@@ -9,6 +9,7 @@ import typer
 from llmrun import __version__
 from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
+from llmrun.commands.doctor import doctor
 from llmrun.commands.run import run
 from llmrun.commands.show import show
 from llmrun.commands.vram import vram
@@ -43,4 +44,5 @@ app.command()(run)
 app.command()(chat)
 app.command()(show)
 app.command()(vram)
+app.command()(doctor)
 app.add_typer(config_app, name="config")
