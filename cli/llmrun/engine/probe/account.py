@@ -65,7 +65,7 @@ def account(
         loaded.close()
 
 
-def _check_state(slot: Counter[str], n_seq: int, free: Mapping[str, int]) -> None:
+def _check_state(slot: Counter[str], n_seq: int, free: dict[str, int]) -> None:
     """Refuse a state that a device has no room for: `free`, or what its backend tells."""
     told = {device.name: device.free_bytes for device in devices() if device.total_bytes} | free
     for device, slot_bytes in slot.items():
