@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 TOKEN = "hf_" + "good" * 8
 REPO = "maker/tiny-GGUF"
+TROUBLE = b"trouble"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
@@ -188,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
             if planned is not None:
                 hub.faults.statuses.remove(planned)
         if planned is not None:
-            return self._plain(planned[1], b"trouble", planned[2])
+            return self._plain(planned[1], TROUBLE, planned[2])
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         if parts[0] == "storage":
             return self._storage("/".join(parts[1:3]), "/".join(parts[3:]))

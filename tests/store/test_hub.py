@@ -1,0 +1,343 @@
+"""Questions to the Hub: listings, addresses, ranges, and every refusal in its own words."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import httpx2
+import huggingface_hub.errors
+import pytest
+
+from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure, UsageError
+from llmrun.store.hub import Hub
+from llmrun.store.hub_errors import Asked, TransientFailure, retry_after_s, told_plainly
+from llmrun.store.repo_files import RepoFile
+
+from tests.support.hub import REPO, TOKEN, LoopbackHub, loopback_hub
+
+CONTENT = bytes(range(256)) * 64
+
+
+@pytest.fixture(autouse=True)
+def _nobody_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub.constants as constants
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(tmp_path / "stored_tokens"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackHub]:
+    with loopback_hub() as hub:
+        hub.add("tiny-Q4_K_M.gguf", CONTENT)
+        hub.add("README.md", b"# tiny", large=False)
+        yield hub
+
+
+def asking(server: LoopbackHub) -> Hub:
+    return Hub(server.endpoint, connect_s=2, read_s=2)
+
+
+def test_a_listing_names_every_file_with_its_size_and_digest(server: LoopbackHub) -> None:
+    stored = server.repos[REPO]
+    listing = asking(server).listing(REPO)
+    assert listing.repo == REPO
+    assert listing.commit == server.commit()
+    assert {f.path: f.size_bytes for f in listing.files} == {p: s.size for p, s in stored.items()}
+    digests = {f.path: f.blob_name for f in listing.files}
+    assert digests == {p: s.etag for p, s in stored.items()}
+    assert [len(f.sha256) for f in sorted(listing.files, key=lambda f: f.path)] == [0, 64]
+    assert len(server.log) == 1
+
+
+def test_another_letter_case_leads_to_the_name_as_the_hub_spells_it(server: LoopbackHub) -> None:
+    assert asking(server).listing(REPO.upper()).repo == REPO
+
+
+@pytest.mark.parametrize(
+    "path", ["../x.gguf", "/x.gguf", "a/../../x", "a//b", "a\\b", "C:x", "a\0b", "a\x1bb", ""]
+)
+def test_names_that_could_leave_the_cache_are_not_listed(server: LoopbackHub, path: str) -> None:
+    server.extra_siblings = [{"rfilename": path, "size": 1}, {"rfilename": "ok/x.gguf", "size": 1}]
+    paths = {file.path for file in asking(server).listing(REPO).files}
+    assert "ok/x.gguf" in paths
+    assert path not in paths
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        7,
+        {"rfilename": 7, "size": 1},
+        {"rfilename": "x"},
+        {"rfilename": "x", "size": -1},
+        {"rfilename": "x", "size": True},
+        {"rfilename": "x", "size": 1, "lfs": {"size": "big"}},
+    ],
+)
+def test_entries_that_make_no_sense_are_not_listed(server: LoopbackHub, entry: object) -> None:
+    server.extra_siblings = [entry]
+    assert len(asking(server).listing(REPO).files) == len(server.repos[REPO])
+
+
+def test_a_digest_that_is_none_never_becomes_a_file_name(server: LoopbackHub) -> None:
+    server.extra_siblings = [
+        {"rfilename": "x", "size": 1, "blobId": "../../../evil", "lfs": {"sha256": "..", "size": 1}}
+    ]
+    (file,) = (f for f in asking(server).listing(REPO).files if f.path == "x")
+    assert file.blob_name == ""
+
+
+@pytest.mark.parametrize("repo", ["x", "../x", "a/b/c", "a/..", "-a/b", "a/b--c", "a/b c", "a/b\n"])
+def test_a_name_that_is_no_repository_is_refused_before_anything_is_asked(
+    server: LoopbackHub, repo: str
+) -> None:
+    with pytest.raises(UsageError):
+        asking(server).listing(repo)
+    assert not server.log
+
+
+@pytest.mark.parametrize("redirect", [False, True])
+def test_a_range_is_read_with_little_more_than_its_own_bytes(server: LoopbackHub, redirect: bool) -> None:
+    server.redirect = redirect
+    hub = asking(server)
+    listing = hub.listing(REPO)
+    (file,) = (f for f in listing.files if f.path.endswith(".gguf"))
+    part = hub.read_range(listing, file, 100, 300)
+    assert (part.data, part.received_bytes) == (CONTENT[100:300], 200)
+    assert server.sent() == 200
+    assert hub.read_range(listing, file, len(CONTENT) - 5, len(CONTENT) + 99).data == CONTENT[-5:]
+    assert hub.read_range(listing, file, len(CONTENT), len(CONTENT) + 1).data == b""
+
+
+def test_a_server_without_ranges_gives_the_same_bytes(server: LoopbackHub) -> None:
+    server.faults.no_range = True
+    hub = asking(server)
+    listing = hub.listing(REPO)
+    (file,) = (f for f in listing.files if f.path.endswith(".gguf"))
+    part = hub.read_range(listing, file, 100, 300)
+    assert part.data == CONTENT[100:300]
+    assert part.received_bytes >= 300
+
+
+def test_the_address_carries_digest_and_size(server: LoopbackHub) -> None:
+    hub = asking(server)
+    listing = hub.listing(REPO)
+    for server.redirect in (False, True):
+        for file in listing.files:
+            source = hub.locate(listing, file)
+            assert (source.etag, source.size_bytes) == (file.blob_name, file.size_bytes)
+            assert source.url.startswith(server.storage if server.redirect else server.endpoint)
+
+
+def test_the_token_goes_to_the_hub_alone(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    caplog.set_level(logging.DEBUG)
+    server.redirect = True
+    hub = asking(server)
+    listing = hub.listing(REPO)
+    hub.read_range(listing, listing.files[0], 0, 4)
+    here, there = (
+        [r for r in server.log if r.host == origin.removeprefix("http://")]
+        for origin in (server.endpoint, server.storage)
+    )
+    assert here
+    assert all(r.headers["authorization"] == f"Bearer {TOKEN}" for r in here)
+    assert there
+    assert not any("authorization" in r.headers for r in there)
+    assert TOKEN not in caplog.text
+
+
+def test_the_stored_login_is_used(server: LoopbackHub, tmp_path: Path) -> None:
+    server.private.add(REPO)
+    (tmp_path / "token").write_text(TOKEN)
+    assert asking(server).listing(REPO).files
+
+
+def test_endpoint_and_offline_come_from_the_environment(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.endpoint + "/")
+    assert Hub().listing(REPO).files
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(NetworkFailure, match="HF_HUB_OFFLINE"):
+        Hub().listing(REPO)
+    assert len(server.log) == 1
+
+
+# -- refusals -----------------------------------------------------------------------------------------------
+
+
+def refused(server: LoopbackHub, repo: str = REPO, revision: str = "main") -> LlmrunError:
+    hub = asking(server)
+
+    def ask() -> None:
+        listing = hub.listing(repo, revision)
+        hub.read_range(listing, listing.files[0], 0, 4)
+
+    with pytest.raises(LlmrunError) as caught:
+        ask()
+    assert caught.value.hint
+    assert TOKEN not in caught.value.message + caught.value.hint
+    return caught.value
+
+
+def test_gated_private_absent_and_a_bad_token_are_told_apart(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add("x.gguf", CONTENT, repo="maker/gated")
+    server.add("x.gguf", CONTENT, repo="maker/private")
+    server.gated, server.private = {"maker/gated"}, {"maker/private"}
+    gated, private, absent = (refused(server, f"maker/{name}") for name in ("gated", "private", "absent"))
+    assert isinstance(gated, NetworkFailure)
+    assert f"{server.endpoint}/maker/gated" in gated.hint
+    assert isinstance(private, ModelNotFound)
+    assert private.message.replace("private", "absent") == absent.message
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    server.let_in = False
+    shut_out, unseen = refused(server, "maker/gated"), refused(server, "maker/absent")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    bad = refused(server)
+    assert isinstance(bad, NetworkFailure)
+    assert "hf_wrong" not in bad.message + bad.hint
+    assert len({e.message for e in (gated, private, absent, shut_out, unseen, bad)}) == 6
+    assert all("HF_TOKEN" in e.message for e in (shut_out, unseen, bad))
+
+
+def test_an_unknown_revision_and_an_unknown_file_are_not_found(server: LoopbackHub) -> None:
+    assert isinstance(refused(server, revision="v9"), ModelNotFound)
+    hub = asking(server)
+    with pytest.raises(ModelNotFound, match=r"no\.gguf"):
+        hub.locate(hub.listing(REPO), RepoFile("no.gguf", 1))
+
+
+def test_a_name_that_leaves_the_cache_is_never_asked_for(server: LoopbackHub) -> None:
+    hub = asking(server)
+    listing = hub.listing(REPO)
+    with pytest.raises(NetworkFailure):
+        hub.locate(listing, RepoFile("../../x", 1))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, TransientFailure), (503, TransientFailure), (403, NetworkFailure)]
+)
+def test_trouble_names_its_status_and_when_to_try_again(
+    server: LoopbackHub, status: int, kind: type[LlmrunError]
+) -> None:
+    server.faults.statuses = [("/api/", status, {"Retry-After": "17"})]
+    error = refused(server)
+    assert isinstance(error, kind)
+    if isinstance(error, TransientFailure):
+        assert str(status) in error.message
+        assert error.wait_s == 17
+
+
+@pytest.mark.parametrize("body", [b"<html>please log in</html>", b"[]", b'{"sha": "../..", "siblings": []}'])
+def test_an_answer_that_is_not_a_hubs_is_said_to_be_none(
+    server: LoopbackHub, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.faults.statuses = [("/api/", 200, {"X-Body": "yes"})]
+    monkeypatch.setattr("tests.support.hub.TROUBLE", body)
+    assert "did not answer like a Hub" in refused(server).message
+
+
+def test_a_dead_hub_is_told_within_seconds() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        began = time.monotonic()
+        with pytest.raises(TransientFailure, match="cannot be reached"):
+            Hub(f"http://127.0.0.1:{taken.getsockname()[1]}").listing(REPO)
+        assert time.monotonic() - began < 5
+
+
+def test_a_hub_that_never_answers_is_given_up() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(TransientFailure, match="stopped answering"):
+            Hub(f"http://127.0.0.1:{silent.getsockname()[1]}", read_s=0.2).listing(REPO)
+
+
+def test_a_hub_without_a_trusted_certificate_is_refused() -> None:
+    import ssl
+
+    with socket.socket() as plain:
+        plain.bind(("127.0.0.1", 0))
+        plain.listen()
+
+        def answer() -> None:
+            connection, _ = plain.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"\x15\x03\x01\x00\x02\x02\x28")  # a TLS alert: handshake failure
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(NetworkFailure, match="no trusted connection") as caught:
+            Hub(f"https://127.0.0.1:{plain.getsockname()[1]}", read_s=2).listing(REPO)
+        thread.join()
+    assert "SSL_CERT_FILE" in caught.value.hint
+    assert ssl.OPENSSL_VERSION
+
+
+@pytest.mark.parametrize("token", ["hf_ü", "hf_a\nb"])
+def test_a_token_that_cannot_be_sent_is_not_shown(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(NetworkFailure) as caught:
+        asking(server).listing(REPO)
+    assert token not in str(caught.value)
+    assert "HF_TOKEN" in caught.value.message
+
+
+# -- the boundary -------------------------------------------------------------------------------------------
+
+
+def foreign_exceptions() -> list[type[Exception]]:
+    modules = (httpx2, huggingface_hub.errors)
+    found = {
+        member
+        for module in modules
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if issubclass(member, Exception) and member.__module__.startswith(("httpx2", "huggingface_hub"))
+    }
+    return sorted(found, key=lambda c: (c.__module__, c.__name__))
+
+
+@pytest.mark.parametrize("kind", foreign_exceptions(), ids=lambda c: c.__name__)
+def test_no_foreign_exception_passes_the_boundary(kind: type[Exception]) -> None:
+    error = kind.__new__(kind)
+    error.args = ("what the other side said",)
+    with pytest.raises(NetworkFailure) as caught, told_plainly(Asked("http://hub", REPO)):
+        raise error
+    assert caught.value.message
+    assert caught.value.hint
+
+
+def test_a_bug_of_our_own_is_not_called_a_network_failure() -> None:
+    with pytest.raises(KeyError), told_plainly(Asked("http://hub", REPO)):
+        raise KeyError("x")
+
+
+def test_retry_after_is_read_as_seconds_as_a_date_and_from_the_hubs_own_header() -> None:
+    assert retry_after_s({"retry-after": "12"}) == 12
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    assert 55 <= (retry_after_s({"retry-after": soon}) or 0) <= 61
+    assert retry_after_s({"retry-after": "soon"}) is None
+    assert retry_after_s({"ratelimit": '"api";r=0;t=41'}) == 41
+    assert retry_after_s({"ratelimit": '"api";r=9;t=41'}) is None
+    assert retry_after_s({}) is None
