@@ -1,7 +1,7 @@
 """Models of many architectures with zero weights, for tests of memory and of what the engine accepts.
 
 Tensors are holes in the file, so that a model of any size costs nothing on disk; there is no vocabulary,
-only its size.
+only its size, unless one is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.support import vocab
 from tests.support.arch_layers import LAYERS, Hyper, is_windowed
 from tests.support.gguf_writer import (
     BLOCKS,
@@ -48,10 +49,14 @@ def hyper(arch: str, **changes: Any) -> Hyper:
     return replace(Hyper(arch), **(_TINY.get(arch, {}) | changes))
 
 
-def write_arch(path: Path, arch: str, **changes: Any) -> Path:
-    """Write a model; `changes` are fields of `Hyper`."""
+def write_arch(path: Path, arch: str, *, vocabulary: bool = False, **changes: Any) -> Path:
+    """Write a model; `changes` are fields of `Hyper`. With a `vocabulary` the commands take it."""
     h = hyper(arch, **changes)
-    return write_gguf(path, _metadata(h), list(_tensors(h)))
+    keys = dict(_metadata(h))
+    if vocabulary:
+        more = ((f"t{i}", vocab.TokenType.NORMAL) for i in range(h.n_vocab - len(vocab.BASE)))
+        keys |= vocab.metadata([*vocab.BASE, *more])
+    return write_gguf(path, keys.items(), list(_tensors(h)))
 
 
 def write_split(folder: Path, arch: str, n_parts: int, **changes: Any) -> list[Path]:
