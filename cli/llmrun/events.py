@@ -127,6 +127,23 @@ class PrefixReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextUse:
+    """What a prompt takes of the context, in tokens; `answer_tokens` are kept free for the answer."""
+
+    system_tokens: int
+    history_tokens: int
+    newest_tokens: int
+    answer_tokens: int
+    capacity_tokens: int
+
+    @property
+    def free_tokens(self) -> int:
+        """What is left for later turns."""
+        taken = self.system_tokens + self.history_tokens + self.newest_tokens + self.answer_tokens
+        return self.capacity_tokens - taken
+
+
+@dataclass(frozen=True, slots=True)
 class Likelihood:
     """A token's bytes and natural log probability before any sampler."""
 
@@ -148,7 +165,8 @@ class Completion:
     """One answer with everything that was measured: the content of `llmrun.completion/1`.
 
     `dropped_messages` of the conversation were left out of the prompt, the oldest, and `summary` stood for
-    them (empty for nothing). `choices` has one entry for each sampled token where log probabilities were asked for.
+    them (empty for nothing). `choices` has one entry for each sampled token where log probabilities were
+    asked for. `context` is known where somebody watches.
     """
 
     model: ModelInfo
@@ -162,6 +180,7 @@ class Completion:
     summary: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     choices: tuple[TokenChoice, ...] | None = None
+    context: ContextUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +244,7 @@ class Measured:
     stats: GenerationStats
     prefix: PrefixReport
     kv: KvUse
+    context: ContextUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

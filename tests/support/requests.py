@@ -133,7 +133,12 @@ class Desk:
         return bytes(self.engines[-1].prompts[-1]).decode()
 
     def chat(
-        self, replies: Sequence[Sequence[str | bytes]], button: Stop | None = None, **flags: object
+        self,
+        replies: Sequence[Sequence[str | bytes]],
+        button: Stop | None = None,
+        *,
+        watched: bool = False,
+        **flags: object,
     ) -> Chat:
         """An open chat."""
         clock = ScriptClock()
@@ -141,7 +146,7 @@ class Desk:
         store = SessionStore(Path(self.env["LLMRUN_DATA_DIR"]), lambda: datetime.now(UTC))
         session = store.unsaved(model="", system=str(flags.get("system") or ""))
         factory = self.factory(Script(replies), clock)
-        chat = Chat(request, session, clock.clock, button or Stop(), factory)
+        chat = Chat(request, session, clock.clock, button or Stop(), factory, watched=watched)
         list(chat.open())
         self.chats.append(chat)
         return chat

@@ -60,6 +60,10 @@ class Prompter:
             self._prepared[key] = self._splice(self._render(key))
         return self._prepared[key]
 
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token, control tokens by their name."""
+        return self._engine.piece(token)
+
     def count(self, messages: Sequence[Message]) -> int:
         """Tokens of the prompt; errors as in `chat`."""
         return len(self.chat(messages).tokens)

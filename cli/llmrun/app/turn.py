@@ -6,12 +6,12 @@ sequence holds from the turn before is reused as far as the new prompt agrees wi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, starmap
 
 from llmrun.app.answer_text import AnswerText
+from llmrun.app.context_use import context_use
 from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
 from llmrun.app.overflow import make_room
@@ -25,6 +25,7 @@ from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, Run,
 from llmrun.events import (
     Accepted,
     Completion,
+    ContextUse,
     Event,
     Finished,
     FinishReason,
@@ -78,6 +79,7 @@ class _Decoded:
     choices: list[TokenChoice] = field(default_factory=list)
     reason: EndReason = "interrupted"
     prefix: PrefixReport = field(default_factory=PrefixReport)
+    context: ContextUse | None = None
 
 
 class Turns:
@@ -89,7 +91,7 @@ class Turns:
         self._engine: Engine = opened.engine
         self._settings = opened.settings
         self._clock = clock
-        self._measure_s = MEASURE_S if watched else math.inf
+        self._watched = watched
         self._history = History()
 
     def use(self, opened: Opened) -> None:
@@ -114,7 +116,7 @@ class Turns:
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
         sampling = sampling_params(self._settings, self._engine.facts.n_ctx_seq, ignore_eos=ask.ignore_eos)
         job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs)
-        decoded = yield from self._decode(job, text, timeline)
+        decoded = yield from self._decode(job, text, timeline, lambda: self._context_use(ask, prepared))
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
         if text.stopped:
@@ -174,7 +176,14 @@ class Turns:
         shown_bytes = len((text.reasoning + text.answer).encode())
         return sampled[: sum(end <= shown_bytes for end in ends)]
 
-    def _decode(self, job: Job, text: AnswerText, timeline: Timeline) -> Generator[Event, None, _Decoded]:
+    def _context_use(self, ask: Ask, prepared: Prepared) -> ContextUse | None:
+        prompter = Prompter(self._opened, History())
+        capacity = self._engine.facts.n_ctx_seq
+        return context_use(prepared, ask.conversation, self._settings.output, capacity, prompter)
+
+    def _decode(
+        self, job: Job, text: AnswerText, timeline: Timeline, context: Callable[[], ContextUse | None]
+    ) -> Generator[Event, None, _Decoded]:
         held = list(self._engine.held(SEQ))
         run = self._engine.run([job])
         decoded = _Decoded()
@@ -196,11 +205,15 @@ class Turns:
                     if text.stopped:
                         run.stop(SEQ)
                     self._keep_budget(run, timeline, text)
-                    if now_s - measured_s >= self._measure_s:
+                    if self._watched and now_s - measured_s >= MEASURE_S:
                         measured_s = now_s
-                        yield Measured(timeline.finished(), decoded.prefix, kv_use(self._engine))
+                        decoded.context = decoded.context or context()
+                        kv = kv_use(self._engine)
+                        yield Measured(timeline.finished(), decoded.prefix, kv, decoded.context)
                 case EndStep():
                     decoded.reason = step.reason
+        if self._watched:
+            decoded.context = decoded.context or context()
         return decoded
 
     def _take(
@@ -254,6 +267,7 @@ class Turns:
             summary=window.summary,
             settings={**self._opened.settings_json, "seed": job.sampling.seed},
             choices=None if job.logprobs is None else tuple(decoded.choices),
+            context=decoded.context,
         )
 
     def _notes(self, completion: Completion) -> Generator[Event, None, None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Literal
 
-from llmrun.events import Completion, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
+from llmrun.events import Completion, ContextUse, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
 from llmrun.ui.bar import bar
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
@@ -45,6 +45,7 @@ class Figures:
     prefix: PrefixReport
     kv: KvUse
     n_threads: int
+    context: ContextUse | None = None
 
     @staticmethod
     def of_completion(completion: Completion) -> Figures:
@@ -52,12 +53,14 @@ class Figures:
         c = completion
         threads = c.settings.get("n_threads")
         n_threads = threads if isinstance(threads, int) else 0
-        return Figures(model_title(c.model), _FINISH[c.finish_reason], c.stats, c.prefix, c.kv, n_threads)
+        status = _FINISH[c.finish_reason]
+        return Figures(model_title(c.model), status, c.stats, c.prefix, c.kv, n_threads, c.context)
 
     @staticmethod
     def of_measured(measured: Measured, title: str, status: str, n_threads: int) -> Figures:
         """Those of a request under way."""
-        return Figures(title, status, measured.stats, measured.prefix, measured.kv, n_threads)
+        m = measured
+        return Figures(title, status, m.stats, m.prefix, m.kv, n_threads, m.context)
 
 
 def model_title(model: ModelInfo) -> str:
@@ -80,6 +83,8 @@ def panel_rows(figures: Figures, *, name_devices: bool = False) -> list[tuple[st
     for index, device in enumerate(kv.devices):
         label = f"KV {one_line(device.device)}" if name_devices else "KV cache"
         rows.append((label, *_kv_figures(kv, index)))
+    if figures.context is not None:
+        rows.append(("context", *_context_figures(figures.context)))
     rows.append(("prefix cache", _prefix_figure(stats), _prefix_detail(figures.prefix)))
     threads = f"{figures.n_threads} threads" if figures.n_threads else ""
     rows.append(("status", figures.status, threads))
@@ -112,6 +117,17 @@ def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
     if index:
         return used, where
     return used, f"{where}  {_bar(kv)} {format_count(kv.tokens)}/{format_tokens(kv.capacity_tokens)}"
+
+
+def _context_figures(context: ContextUse) -> tuple[str, str]:
+    parts = (
+        ("system", context.system_tokens),
+        ("history", context.history_tokens),
+        ("newest", context.newest_tokens),
+        ("answer", context.answer_tokens),
+    )
+    detail = ", ".join(f"{name} {format_count(tokens)}" for name, tokens in parts if tokens)
+    return f"{format_count(context.free_tokens)} free", detail
 
 
 def _bar(kv: KvUse) -> str:

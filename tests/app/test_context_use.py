@@ -1,0 +1,54 @@
+"""The parts of a prompt add up to all of it, and each stands for its text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmrun.app.chat import Chat
+from llmrun.events import ContextUse
+
+from tests.support.puppet import write_puppet
+from tests.support.requests import Answered, Desk
+
+CAPACITY = 600
+
+
+def context(chat: Chat, text: str) -> ContextUse | None:
+    return Answered(tuple(chat.say(text))).completion.context
+
+
+def watched(desk: Desk, **flags: object) -> Chat:
+    return desk.chat([["one"], ["two"]], None, watched=True, n_ctx=CAPACITY, max_tokens=20, **flags)
+
+
+@pytest.mark.parametrize("system", ["", "s", "user", "Be brief. 日本"])
+@pytest.mark.parametrize("newest", ["u", "go", "<|go|>", "what? 語", " x "])
+def test_each_part_has_the_tokens_of_its_text(desk: Desk, system: str, newest: str) -> None:
+    """The scripted tokenizer has a token for each byte, and for the answer's pieces."""
+    chat = watched(desk, system=system or None)
+    head = f"<|system|>{system}" if system else "<|user|>"
+    context(chat, "first" if system else "")
+    use = context(chat, newest)
+    assert use is not None
+    assert use.system_tokens == len(head.encode())
+    between = ("\n<|user|>first" if system else "") + "\n<|go|>" + "\n<|user|>"
+    assert use.history_tokens == len(between) + 1
+    assert use.newest_tokens == len(newest.encode()) + len("\n<|go|>")
+    assert use.answer_tokens == 20
+    total = use.system_tokens + use.history_tokens + use.newest_tokens
+    assert total == len(desk.engines[-1].prompts[-1])
+    assert use.free_tokens + use.answer_tokens + total == CAPACITY
+
+
+def test_nobody_watches_nothing_is_counted(desk: Desk) -> None:
+    assert context(desk.chat([["one"]]), "a") is None
+
+
+def test_a_text_that_the_template_changes_is_not_guessed_at(desk: Desk, tmp_path: Path) -> None:
+    shouting = "{% for m in messages %}[{{ m.content | upper }}]{% endfor %}"
+    desk.chat_model = write_puppet(tmp_path / "shouting.gguf", ["never said"], template=shouting).path
+    chat = watched(desk)
+    assert context(chat, "hello") is None
+    assert context(chat, "HELLO") is not None
