@@ -283,5 +283,15 @@ def doctor_document(report: DoctorReport) -> dict[str, object]:
     return {
         "schema": DOCTOR_SCHEMA,
         "exit_code": report.exit_code,
-        "findings": [{**asdict(found), "todo": found.todo or None} for found in report.findings],
+        "findings": [
+            {
+                "check": found.check,
+                "level": found.level,
+                "message": found.text,
+                "hint": found.todo,
+                "exit_code": found.exit_code,
+                "data": dict(found.data),
+            }
+            for found in report.findings
+        ],
     }

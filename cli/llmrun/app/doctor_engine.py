@@ -45,8 +45,8 @@ class EngineProbes:
 
 
 def failed(check: str, error: LlmrunError) -> Finding:
-    """An error that keeps models from running."""
-    return Finding(check, "fail", error.message, error.hint, exit_code=error.exit_code)
+    """An error that keeps models from running; what has no hint died in the library."""
+    return Finding(check, "fail", error.message, error.hint or REBUILD, exit_code=error.exit_code)
 
 
 def engine_findings(probes: EngineProbes) -> Iterator[Finding]:
