@@ -41,7 +41,7 @@ def _finding(page: Page, found: Finding, names: int, *, named: bool) -> None:
     lines = wrap(one_line(found.text), room, break_on_hyphens=False) or [""]
     if found.todo:
         lines += wrap(one_line(_TODO + found.todo), room, subsequent_indent="  ", break_on_hyphens=False)
-    head = Text.assemble((mark, colour), " ", (found.check if named else "", "bold"))
+    head = Text.assemble((mark, colour), " ", (found.check if named or narrow else "", "bold"))
     if narrow:
         page.console.print(head)
     else:
