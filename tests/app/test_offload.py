@@ -44,6 +44,7 @@ class Planner:
         n_ctx: int = 8192,
         budget: Budget | None = None,
         ctx_fixed: bool = True,
+        strict: bool = False,
         **model: object,
     ) -> LoadPlan:
         header = read_header(path or smollm2_path())
@@ -55,6 +56,7 @@ class Planner:
             ContextParams(n_ctx=n_ctx),
             budget or Budget(reserve_bytes=0),
             ctx_fixed=ctx_fixed,
+            strict=strict,
         )
 
 
@@ -160,3 +162,16 @@ def test_an_integrated_gpu_and_the_host_share_one_memory(planner: Planner) -> No
     with pytest.raises(DoesNotFit) as refused:
         planner.plan([inside], host_bytes=250 * MIB, gpu_layers="all")  # 92 + 180 MiB on the GPU
     assert "250.0 MiB" in refused.value.message
+
+
+@pytest.mark.parametrize("layers", [1, 99, "all"])
+def test_layers_without_a_gpu_are_an_error_where_that_is_wanted(planner: Planner, layers: object) -> None:
+    assert planner.plan([], gpu_layers=layers).offload is None
+    with pytest.raises(UsageError, match=f"-ngl {layers}"):
+        planner.plan([], gpu_layers=layers, strict=True)
+    gpu, without = [card(GIB)], Budget((("CUDA0", 0),), 0)
+    assert planner.plan(gpu, gpu_layers=layers, strict=True).model.gpu_layers == layers
+    with pytest.raises(UsageError):
+        planner.plan(gpu, gpu_layers=layers, budget=without, strict=True)
+    for unasked in (0, "auto"):
+        assert planner.plan([], gpu_layers=unasked, strict=True).offload is None

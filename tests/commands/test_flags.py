@@ -12,8 +12,8 @@ from llmrun.config.schema import KV_TYPE, SETTINGS, Setting
 
 from tests.support.cli import Cli
 
-OF_DEVICES = {"tensor_split", "main_gpu", "override_tensor", "rpc"}
-"""They name devices, which must be there: tests of offload run with them."""
+OF_DEVICES = {"tensor_split", "main_gpu", "override_tensor", "rpc", "strict_offload"}
+"""They need devices, which must be there: tests of offload run with them."""
 FLAGGED = [setting for setting in SETTINGS if setting.flag]
 COMMANDS = ((), ("run",), ("chat",), ("show",), ("config",), ("config", "show"), ("config", "path"))
 

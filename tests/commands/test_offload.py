@@ -116,3 +116,21 @@ def test_chat_plans_as_run_does(cli: Cli, server: str) -> None:
 )
 def test_what_is_not_there_is_a_wrong_command_line(cli: Cli, words: tuple[str, ...]) -> None:
     assert cli.here(*REQUEST, *words).status == 2
+
+
+@pytest.mark.parametrize(("given", "asked"), [("99", 99), ("-1", "all"), ("all", "all")])
+def test_layers_without_a_gpu(cli: Cli, given: str, asked: object) -> None:
+    """One warning and both numbers, or an error where that is wanted."""
+    found = cli.here(*REQUEST, "-ngl", given)
+    assert found.status == 0, found.err
+    assert found.err.count("warning: ") == found.err.count("\n") == 1
+    settings = found.document["settings"]
+    assert (settings["n_gpu_layers"], settings["n_gpu_layers_offloaded"]) == (asked, 0)
+    for words in (REQUEST, ("vram", "smollm2-135m", "--json")):
+        strict = cli.here(*words, "-ngl", given, "--strict")
+        assert (strict.status, strict.document["code"]) == (2, "usage")
+        assert f"-ngl {asked}" in strict.document["message"]
+        assert cli.here(*words, "-ngl", "0", "--strict").status == 0
+    estimate = cli.here("vram", "smollm2-135m", "--json", "-ngl", given)
+    assert (estimate.status, estimate.document["settings"]["n_gpu_layers"]) == (0, 0)
+    assert estimate.err.count("warning: ") == 1

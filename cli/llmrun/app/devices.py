@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmrun.app.host_memory import HostMemory, host_memory
-from llmrun.engine.api import ModelParams
+from llmrun.engine.api import GpuLayers, ModelParams
 from llmrun.engine.bindings import Device
 from llmrun.engine.probe.sizes import probe_devices
 from llmrun.errors import EngineFailure, UsageError
@@ -92,6 +92,14 @@ def check_present(found: Sequence[DeviceInfo], names: Iterable[str], hint: str) 
     for name in names:
         if name not in present:
             raise UsageError(f"the engine sees no device {name}, only {', '.join(sorted(present))}", hint)
+
+
+def require_gpu(layers: GpuLayers, devices: Sequence[DeviceInfo]) -> None:
+    """Raise `UsageError` where layers are asked for and none of `devices` can take them."""
+    if layers not in (0, "auto") and not gpus_of(devices):
+        raise UsageError(
+            f"-ngl {layers}: there is no GPU device", "leave out --strict to keep all layers on the CPU"
+        )
 
 
 def on_devices(

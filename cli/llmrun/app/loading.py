@@ -149,7 +149,8 @@ def _planned(
 ) -> LoadPlan:
     """`plan` with layers decided, or refused."""
     subject = Subject((header, *map(read_header, model.parts[1:])), facts)
-    return plan_load(subject, plan.model, plan.context, budget, ctx_fixed=settings.context.n_ctx != "auto")
+    ctx_fixed, strict = settings.context.n_ctx != "auto", settings.hardware.strict_offload
+    return plan_load(subject, plan.model, plan.context, budget, ctx_fixed=ctx_fixed, strict=strict)
 
 
 def _renderer(request: OpenRequest, facts: ModelFacts) -> TemplateRenderer | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llmrun.app.devices import check_present, known_devices, on_devices, with_named
+from llmrun.app.devices import check_present, known_devices, on_devices, require_gpu, with_named
 from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
 from llmrun.engine.api import ContextParams, ModelParams
@@ -99,16 +99,26 @@ class LoadPlan:
 
 
 def plan_load(
-    subject: Subject, model: ModelParams, context: ContextParams, budget: Budget, *, ctx_fixed: bool
+    subject: Subject,
+    model: ModelParams,
+    context: ContextParams,
+    budget: Budget,
+    *,
+    ctx_fixed: bool,
+    strict: bool = False,
 ) -> LoadPlan:
     """Layers, experts and, unless it is fixed, the context that fit on the engine's devices.
 
+    `strict`: layers that are asked for must have a GPU to go to.
+
     Raises:
         DoesNotFit: a device has not the memory, and `budget` does not force it.
-        UsageError: a device, cache type or pattern that does not exist.
+        UsageError: a device, cache type or pattern that does not exist, or no GPU where one is required.
         NetworkFailure, EngineFailure: the engine's devices cannot be listed.
     """
     found, devices = _devices(model, budget)
+    if strict:
+        require_gpu(model.gpu_layers, devices)
     model = on_devices(model, found, devices, named=bool(budget.named))
     if model.gpu_layers != 0 and gpus_of(devices):
         return _on_gpus(subject, model, context, devices, budget, ctx_fixed)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from llmrun.app.devices import DeviceProbe, check_present, on_devices, with_named
+from llmrun.app.devices import DeviceProbe, check_present, on_devices, require_gpu, with_named
 from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
@@ -171,6 +171,8 @@ def _decide(
     reason = refusal(facts, plan)
     if reason:
         raise UsageError(reason, "choose another K/V type with --kv-type, or other sequences with -np")
+    if settings.hardware.strict_offload:
+        require_gpu(model.gpu_layers, devices)
     auto = model.gpu_layers == "auto"
     if auto:
         plan = plan_offload(facts, plan, devices, request.reserve_bytes).plan

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _OF_MEMORY = {
     "n_batch", "n_ubatch", "n_gpu_layers", "offload_kqv", "flash_attn", "use_mmap", "n_ctx", "n_parallel",
     "kv_unified", "type_k", "type_v", "swa_full", "tensor_split", "main_gpu", "cpu_moe", "n_cpu_moe",
-    "override_tensor", "rpc",
+    "override_tensor", "rpc", "strict_offload",
 }  # fmt: skip
 _WITHOUT = [setting.name for setting in SETTINGS if setting.name not in _OF_MEMORY]
 _NUMBERS = "Plain numbers instead of MODEL"

@@ -20,6 +20,7 @@ class HardwareSettings:
     n_batch: int
     n_ubatch: int
     n_gpu_layers: int | Literal["auto", "all"]
+    strict_offload: bool
     tensor_split: tuple[float, ...]
     main_gpu: int | None
     cpu_moe: bool
