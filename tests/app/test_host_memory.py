@@ -72,10 +72,12 @@ def test_a_group_beyond_its_limit_has_nothing_left() -> None:
 
 
 def test_the_address_space() -> None:
+    """The engine's libraries and threads, not loaded yet, take some of it as well."""
+    engine_bytes = 4 * GIB - within({}, 4 * GIB).free_bytes
+    assert GIB // 16 < engine_bytes < GIB // 4
     status = "Name:\tx\nVmPeak:\t9999999 kB\nVmSize:\t {} kB\nVmRSS:"
     used = {"/proc/self/status": status.format(GIB // 1024)}
-    assert within(used, 4 * GIB) == HostMemory(4 * GIB, 3 * GIB)
-    assert within({}, 4 * GIB) == HostMemory(4 * GIB, 4 * GIB)
+    assert within(used, 4 * GIB) == HostMemory(4 * GIB, 3 * GIB - engine_bytes)
     assert within(used, GIB // 2) == HostMemory(GIB // 2, 0)
 
 

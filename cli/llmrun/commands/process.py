@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise, takewhile
 
-from llmrun.errors import Interrupted, LlmrunError, UsageError
+from llmrun.errors import DoesNotFit, Interrupted, LlmrunError, UsageError
 from llmrun.metrics.clock import Clock, process_clock
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import visible
@@ -80,6 +80,8 @@ def _expected(error: BaseException) -> LlmrunError:
         return Interrupted("interrupted")
     if isinstance(error, OSError) and error.filename is None and _is_output_error(error):
         return _output_failure(error)
+    if _is_lack_of_memory(error):
+        return DoesNotFit("memory ran out", "use a smaller -c or a smaller model, or raise the limit on memory")
     return InternalFault(
         f"internal fault, {type(error).__name__}: {error}",
         "this is a bug in llmrun; LLMRUN_DEBUG=1 shows where it is",
@@ -109,6 +111,15 @@ def _is_output_error(error: OSError) -> bool:
     import errno
 
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    import errno
+
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    return no_thread or isinstance(error, MemoryError)
 
 
 def _output_failure(error: OSError) -> LlmrunError:
