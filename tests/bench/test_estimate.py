@@ -171,6 +171,12 @@ def test_a_smaller_quantization_leaves_the_cache_as_large_as_it_is() -> None:
     assert lever.times.decode_s == pytest.approx(20 * 1.5 / 2)
 
 
+def test_only_the_part_that_reads_memory_shrinks() -> None:
+    request = at_rates(0, 1, 100, 10)
+    found = levers(request, retrieved_tokens=0, traffic=None, quant=("Q4_0", 0.5), batch=1, memory_share=0.4)
+    assert [lever.times.decode_s for lever in found] == [pytest.approx(10 * (1 - 0.4 / 2))]
+
+
 def test_half_the_retrieved_text() -> None:
     request = at_rates(12_000, 1500, 500, 40)
     found = {

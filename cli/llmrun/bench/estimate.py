@@ -150,6 +150,7 @@ def levers(
     traffic: Traffic | None,
     quant: tuple[str, float],
     batch: int,
+    memory_share: float = 1.0,
 ) -> Iterator[Lever]:
     """The request with one thing changed at a time.
 
@@ -158,6 +159,7 @@ def levers(
         traffic: what decode reads; None counts weights alone.
         quant: a quantization's name and its bytes as a share of those now. Decode is bound by reading them,
             so its time follows the bytes; prefill is bound by arithmetic, which stays the same.
+        memory_share: share of a step's time that reading memory explains; the rest does not shrink.
         batch: requests decoded together. A step reads the weights once for all of them and so takes no
             longer, until it has as much to compute as a prefill: then the prefill rate bounds their sum.
     """
@@ -169,7 +171,8 @@ def levers(
         yield Lever("half_retrieved", str(left_out), _shorter(request, left_out).times(), before_s)
     if request.output_tokens:
         name, share = quant
-        smaller = replace(request, decode=request.decode.scaled(1 / _bytes_factor(request, traffic, share)))
+        factor = 1 - memory_share * (1 - _bytes_factor(request, traffic, share))
+        smaller = replace(request, decode=request.decode.scaled(1 / factor))
         yield Lever("quantization", name, smaller.times(), before_s)
         if batch > 1:
             yield Lever("batch", str(batch), batched(request, batch), before_s * batch, batch)
