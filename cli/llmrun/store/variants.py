@@ -138,17 +138,25 @@ def variants(files: Iterable[F]) -> tuple[Variant[F], ...]:
     return tuple(Variant(*entry) for entry in zip(labels, parts, counts, strict=True))
 
 
+def matching(found: Sequence[Variant[F]], tag: str) -> Sequence[Variant[F]]:
+    """Those that `tag` can mean: by quantization in any letter case, else by the file's name.
+
+    Several only where nothing tells which is meant: of those with one quantization, an exact file name does.
+    """
+    labelled = [v for v in found if v.quant and v.quant.lower() == tag.lower()]
+    exact = [v for v in found if tag in (v.name, _base(v.name))]
+    named = [v for v in found if tag.lower() in (v.name.lower(), _base(v.name).lower())]
+    return next((m for m in (labelled, exact, named) if len(m) == 1), labelled or exact or named)
+
+
 def choose(found: Sequence[Variant[F]], tag: str, repo: str) -> Variant[F]:
-    """The one that `tag` names: by its quantization in any letter case, else by its file's name.
+    """The one that `tag` names, by the rule of `matching`.
 
     Raises:
         ModelNotFound: none, with the candidates.
         UsageError: several, with the candidates.
     """
-    labelled = [v for v in found if v.quant and v.quant.lower() == tag.lower()]
-    exact = [v for v in found if tag in (v.name, _base(v.name))]
-    named = [v for v in found if tag.lower() in (v.name.lower(), _base(v.name).lower())]
-    matches = next((m for m in (labelled, exact, named) if len(m) == 1), labelled or exact or named)
+    matches = matching(found, tag)
     if len(matches) == 1:
         return matches[0]
     where, what = printable(repo), printable(tag)
@@ -159,7 +167,7 @@ def choose(found: Sequence[Variant[F]], tag: str, repo: str) -> Variant[F]:
         )
     if not found:
         raise ModelNotFound(f"{where} holds no GGUF model", "choose a repository of GGUF files")
-    raise ModelNotFound(f"{where} has no {what}", f"it comes as {_listed(map(title, found))}")
+    raise ModelNotFound(f"{where} has no {what}", f"it comes as {titles(found)}")
 
 
 def choose_local(found: Sequence[Variant[F]]) -> Variant[F]:
@@ -178,6 +186,11 @@ def choose_local(found: Sequence[Variant[F]]) -> Variant[F]:
 def title(variant: Variant[F]) -> str:
     """How a user names it: its quantization, its file's name where that tells none."""
     return variant.quant or _base(variant.name)
+
+
+def titles(found: Iterable[Variant[F]]) -> str:
+    """All of them, as a list to read."""
+    return _listed(title(variant) for variant in found)
 
 
 def _file_names(matches: Sequence[Variant[F]]) -> Iterable[str]:
