@@ -26,7 +26,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> dict[Arch, Path]:
     folder = tmp_path_factory.mktemp("tiny")
-    archs: tuple[Arch, ...] = ("llama", "gemma3", "mamba")
+    archs: tuple[Arch, ...] = ("llama", "gemma3", "mamba", "falcon-h1")
     return {arch: write_tiny(folder / f"{arch}.gguf", arch) for arch in archs}
 
 

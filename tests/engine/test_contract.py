@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmrun.engine.api import ContextParams, Engine, Job, ModelParams, PrefillStep, Step, TokenStep
+from llmrun.engine.api import ContextParams, Engine, Job, ModelParams, PrefillStep, State, Step, TokenStep
 from llmrun.engine.scripted import Script, scripted_factory
 from llmrun.errors import PromptTooLong, UsageError
 
@@ -219,3 +219,71 @@ def test_closing_twice_does_nothing(kind: Kind) -> None:
     engine = kind.brief()
     engine.close()
     engine.close()
+
+
+def test_slices_of_the_prefill_end_at_marks(kind: Kind) -> None:
+    engine = kind.brief()
+    prompt = prompt_of(engine, "x" * 40)
+    steps = list(engine.run([Job(0, prompt, GREEDY, 1, marks=(0, 5, 5, 16, 30, 41, 99))]))
+    done = [step.done for step in steps if isinstance(step, PrefillStep)]
+    assert done == [0, 5, 16, 30, 41]
+    check_books(engine, prompt, steps)
+
+
+def test_a_saved_sequence_comes_back(kind: Kind) -> None:
+    engine = kind.brief()
+    prompt = prompt_of(engine, "some words")
+    first = run(engine, prompt)
+    held, state = list(engine.held(0)), engine.save(0)
+    assert state.size_bytes == len(state.data) > 0
+    run(engine, prompt_of(engine, "quite another thing"))
+    assert engine.restore(0, state, held)
+    assert list(engine.held(0)) == held
+    assert engine.pos_min(0) == state.pos_min == 0
+    again = [*held, *prompt_of(engine, "more")]
+    steps = run(engine, again)
+    assert isinstance(steps[0], PrefillStep)
+    assert steps[0].reused == len(held)
+    check_books(engine, again, steps)
+    assert engine.restore(0, state, held)
+    answers = [by_sequence(steps)[0][0] for steps in (first, run(engine, prompt))]
+    assert len({b"".join(map(engine.piece, answer)) for answer in answers}) == 1
+
+
+def test_a_state_moves_to_another_sequence_and_another_context(kind: Kind) -> None:
+    engine = kind.brief(n_ctx=2 * N_CTX, n_seq=2)
+    prompt = prompt_of(engine, "some words")
+    run(engine, prompt, max_tokens=1)
+    state = engine.save(0)
+    larger = kind.brief(n_ctx=4 * N_CTX)
+    for target, seq in ((engine, 1), (larger, 0)):
+        assert target.restore(seq, state, prompt)
+        steps = run(target, [*prompt, *prompt], seq=seq)
+        assert isinstance(steps[0], PrefillStep)
+        assert steps[0].reused == len(prompt)
+
+
+def test_a_state_that_cannot_be_put_back_leaves_an_honest_sequence(kind: Kind) -> None:
+    engine = kind.brief()
+    prompt = prompt_of(engine, "some words")
+    run(engine, prompt, max_tokens=1)
+    whole, part = engine.save(0), engine.save(0, partial=True)
+    cut = State(whole.data[: len(whole.data) // 2], 0)
+    for state, tokens in (
+        (cut, prompt),
+        (State(bytearray(), 0), prompt),
+        (State(bytearray(b"\xff" * 64), 0), prompt),
+        (whole, prompt[:-1]),
+        (whole, [*prompt, 1]),
+        (whole, []),
+        (whole, prompt * N_CTX),
+        (part, [7, *prompt[1:]]),
+    ):
+        assert not engine.restore(0, state, tokens)
+        held = list(engine.held(0))
+        assert held in ([], prompt)
+        outcome = run(engine, prompt, max_tokens=3)
+        assert isinstance(outcome[0], PrefillStep)
+        assert outcome[0].reused == max(0, len(held) - 1)
+        check_books(engine, prompt, outcome)
+        assert engine.restore(0, whole, prompt)

@@ -42,6 +42,7 @@ KINDS: dict[str, tuple[Arch, bool, MemoryKind, float]] = {
     "gemma3 pruned": ("gemma3", False, MemoryKind(n_swa=WINDOW), 2e-2),
     "gemma3 full": ("gemma3", True, MemoryKind(n_swa=WINDOW), 2e-2),
     "mamba": ("mamba", False, MemoryKind(recurrent=True), 1e-4),
+    "falcon-h1": ("falcon-h1", False, MemoryKind(recurrent=True), 1e-4),
 }
 
 

@@ -23,7 +23,7 @@ quick = settings(deadline=None, database=None)
 
 
 def taken_at(positions: list[int], kind: MemoryKind) -> list[Checkpoint[int]]:
-    """Window checkpoints keep the window and three more positions, as a cache with spare cells does."""
+    """Window checkpoints keep the window and three more positions: more than the library's copies have."""
     return [
         Checkpoint(p, max(0, p - kind.n_swa - 3) if kind.n_swa else max(0, p - 1), 10, p) for p in positions
     ]

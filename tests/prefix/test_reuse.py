@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrun.prefix.reuse import MemoryKind, common_prefix, usable_prefix
+from llmrun.prefix.reuse import MemoryKind, common_prefix, saved_pos_min, usable_prefix
 
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 FULL, RECURRENT = MemoryKind(), MemoryKind(recurrent=True)
@@ -95,3 +95,17 @@ def test_the_boundary_of_chunks_of_32(pos_min: int, kept: int) -> None:
 def test_nothing_to_reuse(held: list[int], prompt: list[int]) -> None:
     for kind in (FULL, RECURRENT, MemoryKind(n_swa=4)):
         assert usable_prefix(held, prompt, pos_min=0, kind=kind) == 0
+
+
+@quick
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 20), st.booleans())
+def test_a_copy_goes_on_where_it_was_taken(length: int, pos_min: int, n_swa: int, chunked: bool) -> None:
+    """What the next token sees is in the copy, but for positions that the sequence itself had lost."""
+    kind = MemoryKind(n_swa, chunked)
+    saved = saved_pos_min(length, pos_min, kind)
+    assert saved >= pos_min
+    if chunked and length % n_swa == 0:
+        assert not list(seen_by(length, kind))  # a new chunk begins and sees nothing before it
+    else:
+        assert all(p >= saved for p in seen_by(length, kind) if p >= pos_min)
+    assert saved_pos_min(length, pos_min, FULL) == pos_min

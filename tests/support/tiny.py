@@ -1,9 +1,10 @@
 """Small F32 models with random weights, for laws that quantization noise would hide.
 
-Three memory kinds: "llama" (full attention), "gemma3" (sliding window of 32 on all but every sixth layer)
-and "mamba" (recurrent). Weights have standard deviation 1/sqrt(fan-in), so activations keep their size
-through the layers, and logits have a standard deviation near 3. Rows of special tokens are zero, so that
-greedy sampling never ends a turn by chance.
+Four memory kinds: "llama" (full attention), "gemma3" (sliding window of 32 on all but every sixth layer),
+"mamba" (recurrent) and "falcon-h1" (hybrid: attention and a recurrent state in each layer). Weights have
+standard deviation 1/sqrt(fan-in), so activations keep their size through the layers, and logits have a
+standard deviation near 3. Rows of special tokens are zero, so that greedy sampling never ends a turn by
+chance.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
@@ -19,12 +21,13 @@ from tests.support import vocab
 from tests.support.gguf_writer import Tensor, Value, write_gguf
 from tests.support.vocab import Token, TokenType
 
-Arch = Literal["llama", "gemma3", "mamba"]
+Arch = Literal["llama", "gemma3", "mamba", "falcon-h1"]
 
 N_VOCAB, N_EMBD, N_FF, N_HEAD, N_HEAD_KV, HEAD_SIZE = 300, 64, 128, 4, 2, 16
 WINDOW = 32
-N_LAYER: dict[Arch, int] = {"llama": 4, "gemma3": 6, "mamba": 3}
+N_LAYER: dict[Arch, int] = {"llama": 4, "gemma3": 6, "mamba": 3, "falcon-h1": 2}
 _D_INNER, _D_STATE, _D_CONV, _DT_RANK = 128, 16, 4, 4
+_N_GROUP = 1
 _LOGIT_STD = 3.0
 _NORMAL = [NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)]
 
@@ -115,6 +118,20 @@ def _mamba_layer(w: _Weights, b: str) -> list[Tensor]:
     ]
 
 
+def _mamba2_mixer(w: _Weights, b: str) -> list[Tensor]:
+    conv = _D_INNER + 2 * _N_GROUP * _D_STATE
+    return [
+        w.matrix(f"{b}ssm_in", N_EMBD, _D_INNER + conv + _DT_RANK),
+        w.matrix(f"{b}ssm_conv1d", _D_CONV, conv),
+        constant(f"{b}ssm_conv1d.bias", conv, 0.1),
+        constant(f"{b}ssm_dt.bias", _DT_RANK, -2.0),
+        Tensor(f"{b}ssm_a", (1, _DT_RANK), array("f", [-1.0] * _DT_RANK)),
+        Tensor(f"{b}ssm_d", (1, _DT_RANK), array("f", [1.0] * _DT_RANK)),
+        Tensor(f"{b}ssm_norm.weight", (_D_INNER // _N_GROUP, _N_GROUP), array("f", [1.0] * _D_INNER)),
+        w.matrix(f"{b}ssm_out", _D_INNER, N_EMBD),
+    ]
+
+
 def _tensors(arch: Arch, seed: int) -> list[Tensor]:
     w = _Weights(seed)
     # gemma3 multiplies its embeddings by sqrt(n_embd) when it reads them.
@@ -124,7 +141,15 @@ def _tensors(arch: Arch, seed: int) -> list[Tensor]:
         if arch == "mamba":
             tensors += _mamba_layer(w, b)
         else:
-            tensors += _attention(w, b) + _feed_forward(w, b)
+            tensors += _attention(w, b)
+            if arch == "falcon-h1":
+                feed = [
+                    replace(t, name=t.name.replace("ffn_norm.weight", "ffn_norm"))
+                    for t in _feed_forward(w, b)
+                ]
+                tensors += _mamba2_mixer(w, b) + feed
+                continue
+            tensors += _feed_forward(w, b)
             tensors += _gemma3_norms(b) if arch == "gemma3" else []
     return tensors
 
@@ -159,6 +184,14 @@ def _architecture(arch: Arch, n_ctx: int) -> list[tuple[str, Value]]:
     ]
     if arch == "gemma3":
         keys.append(("gemma3.attention.sliding_window", WINDOW))
+    if arch == "falcon-h1":
+        keys += [
+            ("falcon-h1.ssm.conv_kernel", _D_CONV),
+            ("falcon-h1.ssm.inner_size", _D_INNER),
+            ("falcon-h1.ssm.state_size", _D_STATE),
+            ("falcon-h1.ssm.time_step_rank", _DT_RANK),
+            ("falcon-h1.ssm.group_count", _N_GROUP),
+        ]
     return keys
 
 

@@ -7,12 +7,13 @@ its decode loop serves any set of them. Only `interrupt` may be called from anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Literal, Protocol
 
 from llmrun.errors import PromptTooLong, UsageError
+from llmrun.prefix.reuse import MemoryKind
 
 FlashAttention = Literal["on", "off", "auto"]
 GpuLayers = int | Literal["auto", "all"]
@@ -152,6 +153,7 @@ class EngineFacts:
     extra_bufts: bool
     library: str
     identity: Identity = field(default_factory=Identity)
+    memory: MemoryKind = field(default_factory=MemoryKind)
     compute_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -160,6 +162,7 @@ class Job:
     """Make sequence `seq` hold `prompt`, then sample up to `max_tokens` (0: none, None: no bound).
 
     `logprobs`: report each token's log probability and those of so many of the likeliest tokens.
+    `marks`: positions in the prompt at which a slice of the prefill ends, so that a state can be saved there.
     """
 
     seq: int
@@ -167,6 +170,25 @@ class Job:
     sampling: SamplingParams
     max_tokens: int | None = None
     logprobs: int | None = None
+    marks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a sequence's memory held, copied out. Only the engine reads `data`; it may lie in a mapped file.
+
+    `pos_min`: first position it has in all layers. `partial`: only the part that forgets (windows, recurrent
+    states), which is put back under the same tokens.
+    """
+
+    data: bytearray | memoryview
+    pos_min: int
+    partial: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the copy."""
+        return len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +284,19 @@ class Engine(Protocol):
         its memory cannot go back that far."""
         ...
 
+    def pos_min(self, seq: int) -> int:
+        """First position that `seq` still has in all its layers, 0 when it is empty."""
+        ...
+
+    def save(self, seq: int, *, partial: bool = False) -> State:
+        """Copy what `seq` holds. `partial` on a memory that forgets nothing may be as large as the whole."""
+        ...
+
+    def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
+        """Make `seq` hold `tokens`, whose memory `state` is; a partial one needs a sequence that begins with
+        them. False where that cannot be: the sequence is then unchanged or empty, as `held` tells."""
+        ...
+
     def interrupt(self) -> None:
         """Make the running loop, or the next one, end soon as "interrupted". Safe from any thread."""
         ...
@@ -290,6 +325,15 @@ def check_prompts(jobs: Sequence[Job], n_ctx_seq: int) -> None:
                 f"the prompt has {len(job.prompt):,} tokens, the context holds {n_ctx_seq:,}",
                 "use a larger -c, or shorten the prompt",
             )
+
+
+def slices(start: int, end: int, size: int, marks: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Cut the positions from `start` to `end` into slices of `size`, anew at each of `marks`."""
+    for stop in sorted({end, *(mark for mark in marks if start < mark < end)}):
+        while start < stop:
+            part_end = min(start + size, stop)
+            yield start, part_end
+            start = part_end
 
 
 EngineFactory = Callable[[ModelParams, ContextParams, Callable[[float], None], Event], Engine]

@@ -12,15 +12,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from llmrun.engine.api import ContextParams, TokenLogprobs
+from llmrun.engine.api import ContextParams, State, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
 from llmrun.engine.model import Model, engine_error, out_of_memory
 from llmrun.engine.offload import devices_of_buffers
+from llmrun.engine.states import read_state, write_state
 from llmrun.engine.threadpool import ThreadPools
 from llmrun.errors import DoesNotFit, EngineFailure
-from llmrun.prefix.reuse import MemoryKind, usable_prefix
+from llmrun.prefix.reuse import MemoryKind, saved_pos_min, usable_prefix
 
 DecodeResult = Literal["ok", "aborted", "full"]
 
@@ -87,7 +88,7 @@ class Context:
         self._n_vocab = model.vocab.n_tokens
         self.shares_cells = params.kv_unified  # all sequences draw on the same n_ctx cells
         self._memory = lib.llama_get_memory(self.handle)
-        self._kind = MemoryKind(
+        self.kind = MemoryKind(
             n_swa=model.n_swa,  # also with swa_full: in shared cells the library overwrites passed windows
             chunked=model.chunked_window,
             recurrent=model.recurrent,
@@ -138,14 +139,53 @@ class Context:
     def keep_prefix(self, seq: int, prompt: Sequence[int]) -> int:
         """Rewind the sequence to the longest prefix of `prompt` whose K/V is valid; returns its length."""
         held = self._held[seq]
-        pos_min = self._lib.llama_memory_seq_pos_min(self._memory, seq)
-        keep = usable_prefix(held, prompt, pos_min=pos_min, kind=self._kind)
-        if keep < len(held) and not self._lib.llama_memory_seq_rm(self._memory, seq, keep, -1):
-            keep = 0
-        if keep == 0:
-            self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        keep = usable_prefix(held, prompt, pos_min=self.pos_min(seq), kind=self.kind)
+        if keep == 0 or (keep < len(held) and not self._cut(seq, keep)):
+            self._clear(seq)
         del held[keep:]
-        return keep
+        return len(held)
+
+    def _cut(self, seq: int, length: int) -> bool:
+        """Take the positions from `length` on out of the cache; False if its memory refuses."""
+        return bool(self._lib.llama_memory_seq_rm(self._memory, seq, length, -1))
+
+    def _clear(self, seq: int) -> None:
+        self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        self._held[seq].clear()
+
+    def pos_min(self, seq: int) -> int:
+        """First position the sequence still has in all its layers, 0 when it is empty."""
+        return max(0, int(self._lib.llama_memory_seq_pos_min(self._memory, seq)))
+
+    def save(self, seq: int, *, partial: bool) -> State:
+        """Copy a sequence's memory, or only the part of it that forgets.
+
+        Raises:
+            EngineFailure: the library does not write as much as it announced.
+        """
+        self.synchronize()
+        pos_min = saved_pos_min(len(self._held[seq]), self.pos_min(seq), self.kind)
+        return State(read_state(self.handle, seq, partial=partial), pos_min, partial)
+
+    def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
+        """Put a copy back; what else the sequence held is gone, also where the library refuses the copy."""
+        held, count = self._held[seq], len(tokens)
+        if not 0 < count <= self.room(seq) + len(held):
+            return False
+        if state.partial and held[:count] != list(tokens):
+            return False
+        if not state.partial:
+            self._clear(seq)
+        fits = write_state(self.handle, seq, state.data, partial=state.partial)
+        if not fits or (state.partial and not self._cut(seq, count)) or self._end(seq) != count:
+            self._clear(seq)
+            return False
+        held[:] = tokens
+        return True
+
+    def _end(self, seq: int) -> int:
+        """Positions of the sequence by the library's books."""
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def prefill(self, seq: int, tokens: Sequence[int]) -> DecodeResult:
         """Evaluate the next tokens of one sequence, at most `n_batch`; the last one gets logits.
@@ -228,9 +268,9 @@ class Context:
         A recurrent state may be half updated and cannot be taken back, so its sequence is emptied.
         """
         for seq in seqs:
-            if self._kind.recurrent:
+            if self.kind.recurrent:
                 self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-            del self._held[seq][self._lib.llama_memory_seq_pos_max(self._memory, seq) + 1 :]
+            del self._held[seq][self._end(seq) :]
 
     def logprobs(self, index: int, token: int, n_top: int) -> TokenLogprobs:
         """Log-softmax of the logits at batch position `index` (-1: the last): of `token` and the best."""

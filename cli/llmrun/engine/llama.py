@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from llmrun.engine.api import ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run
+from llmrun.engine.api import ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run, State
 from llmrun.engine.bindings import library_path
 from llmrun.engine.context import Context
 from llmrun.engine.identity import identity_of
@@ -49,6 +49,7 @@ class LlamaEngine:
             library=library_path(),
             identity=identity_of(model.handle),
             compute_bytes=context.compute_bytes,
+            memory=context.kind,
         )
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -78,6 +79,18 @@ class LlamaEngine:
     def rewind(self, seq: int, n_tokens: int) -> int:
         """See `Engine.rewind`."""
         return self._context.rewind(seq, n_tokens)
+
+    def pos_min(self, seq: int) -> int:
+        """See `Engine.pos_min`."""
+        return self._context.pos_min(seq)
+
+    def save(self, seq: int, *, partial: bool = False) -> State:
+        """See `Engine.save`."""
+        return self._context.save(seq, partial=partial)
+
+    def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
+        """See `Engine.restore`."""
+        return self._context.restore(seq, state, tokens)
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""

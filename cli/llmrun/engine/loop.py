@@ -12,7 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
-from llmrun.engine.api import EndReason, EndStep, Job, PrefillStep, Step, TokenStep, check_prompts
+from llmrun.engine.api import (
+    EndReason,
+    EndStep,
+    Job,
+    PrefillStep,
+    Step,
+    TokenStep,
+    check_prompts,
+    slices,
+)
 from llmrun.engine.context import Context
 from llmrun.engine.sampler import Sampler
 from llmrun.engine.vocab import Vocab
@@ -73,17 +82,17 @@ class DecodeLoop:
         reused = context.keep_prefix(seq, prompt)
         total = len(prompt) - reused
         yield PrefillStep(seq, 0, total, reused)
-        for start in range(reused, len(prompt), context.n_ubatch):
+        for start, end in slices(reused, len(prompt), context.n_ubatch, sequence.job.marks):
             if seq in self._complete:
                 yield sequence.end("stopped")
                 return
-            part = prompt[start : start + context.n_ubatch]
+            part = prompt[start:end]
             result = context.prefill(seq, part)
             if result != "ok":
                 yield sequence.end("interrupted" if result == "aborted" else "context")
                 return
             context.synchronize()
-            yield PrefillStep(seq, start + len(part) - reused, total, reused)
+            yield PrefillStep(seq, end - reused, total, reused)
         if sequence.job.max_tokens == 0:
             yield sequence.end("length")
         else:

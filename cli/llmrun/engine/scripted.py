@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmrun.engine.api import (
     CacheBlock,
@@ -24,10 +25,12 @@ from llmrun.engine.api import (
     ModelParams,
     PrefillStep,
     Run,
+    State,
     Step,
     TokenLogprobs,
     TokenStep,
     check_prompts,
+    slices,
 )
 from llmrun.prefix.reuse import MemoryKind, usable_prefix
 
@@ -39,12 +42,14 @@ _KV_BYTES_PER_TOKEN = 1024
 class Script:
     """What the engine knows and says: one reply (pieces of text) a run, the last one again when they run out.
 
-    `specials` are control tokens by their text; the first is what ends a turn.
+    `specials` are control tokens by their text; the first is what ends a turn. `memory` is what the model
+    forgets.
     """
 
     replies: Sequence[Sequence[str | bytes]]
     specials: tuple[str, ...] = ("<|end|>",)
     n_ctx_train: int = 8192
+    memory: MemoryKind = field(default_factory=MemoryKind)
 
 
 class ScriptedEngine:
@@ -58,6 +63,7 @@ class ScriptedEngine:
         self._n_ubatch = params.n_ubatch
         self._stopped = threading.Event()
         self._held: list[list[int]] = [[] for _ in range(params.n_seq)]
+        self._first = [0] * params.n_seq
         self._pieces = [bytes([value]) for value in range(_BYTES)]
         self._specials = {text: self._add(text.encode()) for text in script.specials}
         self._eog = self._specials[script.specials[0]]
@@ -75,7 +81,7 @@ class ScriptedEngine:
             n_threads=params.n_threads,
             n_threads_batch=params.n_threads_batch,
             n_vocab=len(self._pieces),
-            n_swa=0,
+            n_swa=script.memory.n_swa,
             swa_full=params.swa_full,
             gpu_layers_requested=0,
             gpu_layers=0,
@@ -88,6 +94,7 @@ class ScriptedEngine:
             cache_blocks=(CacheBlock("full", "CPU", n_ctx * _KV_BYTES_PER_TOKEN, n_ctx),),
             extra_bufts=False,
             library="scripted",
+            memory=script.memory,
             identity=Identity("scripted", "CPU", "scripted CPU", "", "scripted 1M F32", 4_000_000, 1_000_000),
         )
 
@@ -143,8 +150,39 @@ class ScriptedEngine:
 
     def rewind(self, seq: int, n_tokens: int) -> int:
         """See `Engine.rewind`."""
-        del self._held[seq][n_tokens:]
+        if n_tokens < len(self._held[seq]):
+            self._reuse(seq, self._held[seq][: n_tokens + 1])
         return len(self._held[seq])
+
+    def pos_min(self, seq: int) -> int:
+        """See `Engine.pos_min`; positions once lost stay lost."""
+        memory, length = self.facts.memory, len(self._held[seq])
+        reach = 1 if memory.recurrent else memory.n_swa or length
+        self._first[seq] = max(self._first[seq], length - reach) if length else 0
+        return self._first[seq]
+
+    def save(self, seq: int, *, partial: bool = False) -> State:
+        """See `Engine.save`; the copy tells the tokens."""
+        return State(bytearray(array("i", self._held[seq]).tobytes()), self.pos_min(seq), partial)
+
+    def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
+        """See `Engine.restore`."""
+        held, count = self._held[seq], len(tokens)
+        if not 0 < count <= self.facts.n_ctx_seq or (state.partial and held[:count] != list(tokens)):
+            return False
+        if bytes(state.data) != array("i", tokens).tobytes():
+            held.clear()
+            return False
+        held[:] = tokens
+        self._first[seq] = state.pos_min
+        return True
+
+    def _reuse(self, seq: int, prompt: Sequence[int]) -> int:
+        """Keep what a prompt can use of what `seq` holds; returns how many tokens that is."""
+        held = self._held[seq]
+        keep = usable_prefix(held, prompt, pos_min=self.pos_min(seq), kind=self.facts.memory)
+        del held[keep:]
+        return keep
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""
@@ -183,16 +221,15 @@ class _ScriptedRun:
             yield EndStep(seq, "stopped")
             return
         engine.prompts.append(list(job.prompt))
-        reused = usable_prefix(held, job.prompt, pos_min=0, kind=MemoryKind())
-        del held[reused:]
+        reused = engine._reuse(seq, job.prompt)
         total = len(job.prompt) - reused
         yield PrefillStep(seq, 0, total, reused)
-        for start in range(reused, len(job.prompt), engine._n_ubatch):
+        for start, end in slices(reused, len(job.prompt), engine._n_ubatch, job.marks):
             if seq in self._complete or engine._stopped.is_set():
                 yield EndStep(seq, "stopped" if seq in self._complete else "interrupted")
                 return
             engine._tick("prefill")
-            held += job.prompt[start : start + engine._n_ubatch]
+            held += job.prompt[start:end]
             yield PrefillStep(seq, len(held) - reused, total, reused)
         if job.max_tokens == 0:
             yield EndStep(seq, "length")

@@ -50,3 +50,15 @@ def usable_prefix(held: Sequence[int], prompt: Sequence[int], *, pos_min: int, k
         oldest_needed = keep // kind.n_swa * kind.n_swa if kind.chunked else keep - kind.n_swa + 1
         return keep if pos_min <= oldest_needed else 0
     return keep
+
+
+def saved_pos_min(length: int, pos_min: int, kind: MemoryKind) -> int:
+    """First position in a copy of a sequence of `length` tokens that has `pos_min` itself.
+
+    The library copies what the last token sees in its window and leaves out older positions, also of a cache
+    that still has them (`is_masked_swa` in llama-kv-cache.cpp).
+    """
+    if not kind.n_swa or not length:
+        return pos_min
+    last = length - 1
+    return max(pos_min, last // kind.n_swa * kind.n_swa if kind.chunked else last - kind.n_swa + 1)
