@@ -66,10 +66,12 @@ class Part:
 class Body:
     """An answer that is being received: it begins at byte `start` of a file of `size_bytes` (None: unknown).
 
-    `etag` is the storage host's mark of this very content.
+    `whole` where the server sends the file from its first to its last byte whatever was asked; `etag` is the
+    storage host's mark of this very content.
     """
 
     start: int
+    whole: bool
     size_bytes: int | None
     etag: str
     chunks: Iterator[bytes]
@@ -134,7 +136,8 @@ class Hub:
             with told_plainly(asked):
                 answer = stack.enter_context(self._answer("GET", source.url, asked, extra, follow=True))
                 begins, size = _content_range(answer, asked)
-            yield Body(begins, size, _bare(answer.headers.get("etag", "")), _chunks(answer, asked))
+            whole = answer.status_code != 206
+            yield Body(begins, whole, size, _bare(answer.headers.get("etag", "")), _chunks(answer, asked))
 
     def read_range(self, listing: Listing, file: RepoFile, start: int, stop: int) -> Part:
         """Bytes `start` to before `stop` of a file, fewer where it ends before. Costs two requests."""

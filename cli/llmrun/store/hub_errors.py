@@ -203,7 +203,7 @@ def _transport(error: Exception, asked: Asked) -> NetworkFailure:
         )
     if isinstance(error, httpx2.TimeoutException):
         return TransientFailure(f"{asked.endpoint} stopped answering", _AGAIN)
-    return TransientFailure(f"the connection to {asked.endpoint} broke ({words})", _AGAIN)
+    return TransientFailure(f"the connection to {asked.endpoint} broke", _AGAIN)
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,270 @@
+"""A file's bytes in order, fetched by several connections ahead of the reader.
+
+The rest of the file is cut into pieces. Each connection asks for the next piece by an HTTP range (RFC 9110,
+section 14) and keeps what came when the line breaks, so that only the missing bytes are asked for again.
+Pieces are handed over in order, so what the reader writes is always a prefix of the file. A piece is as long
+as its connection takes about a second for: on a slow line little is lost when the program is killed. Memory
+is bounded by the pieces that may be under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from llmrun.errors import NetworkFailure
+from llmrun.store.hub import Body, Hub, Listing, Source
+from llmrun.store.hub_errors import TransientFailure
+from llmrun.store.repo_files import RepoFile
+
+LARGE_BYTES = 32 << 20
+_PIECE_MIN, _PIECE_MAX = 1 << 20, 16 << 20
+_PROGRESS_BYTES = 64 << 10
+_TELL_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often and how long to try. Times in seconds.
+
+    A connection gives up after `attempts` failures between which it received next to nothing, waiting
+    `backoff_s` before the second and twice as long before each further one. A server that asks for a longer
+    wait gets it, up to `longest_wait_s`; one that asks for more is not waited for.
+    """
+
+    attempts: int = 6
+    backoff_s: float = 0.5
+    longest_wait_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """A connection failed for `reason` and tries again in `wait_s`."""
+
+    reason: str
+    wait_s: float
+
+
+class ContentChanged(NetworkFailure):
+    """The Hub now has another content under `path` than its listing said."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            f"{path} {what}", "run the command again; if it says the same, tell the file's makers"
+        )
+        self.path = path
+
+
+class RangesIgnored(NetworkFailure):
+    """The server always sends the whole file, so what is here cannot be continued."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Bytes `at` to `stop` are still to come; `ready` ones came and wait for the reader."""
+
+    at: int
+    stop: int
+    ready: deque[bytes] = field(default_factory=deque)
+    ready_bytes: int = 0
+
+
+class Fetch:
+    """The bytes of `file` from `start` on. Use as a context manager: leaving it stops the connections."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        listing: Listing,
+        file: RepoFile,
+        start: int,
+        connections: int,
+        patience: Patience,
+    ) -> None:
+        self._hub, self._listing, self._file, self._patience = hub, listing, file, patience
+        rest = file.size_bytes - start
+        self._connections = connections if rest >= LARGE_BYTES else 1
+        self._piece_bytes = _PIECE_MIN if self._connections > 1 else rest
+        self._next = start
+        self._pieces: deque[_Piece] = deque()
+        self._setbacks: deque[Setback] = deque()
+        self._error: BaseException | None = None
+        self._stopped = False
+        self._source: Source | None = None
+        self._mark = ""
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._readable, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._locating = threading.Lock()
+        self._told_s = 0.0
+        self.received_bytes = 0
+
+    def __enter__(self) -> Fetch:
+        self._start_worker()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._stopped = True
+            self._room.notify_all()
+
+    def blocks(self) -> Iterator[bytes | Setback]:
+        """The bytes in order, in blocks of any length, and the setbacks as they happen.
+
+        Raises `ContentChanged` or `RangesIgnored` where a fresh start is due, else the error of the
+        connection that gave up.
+        """
+        while True:
+            with self._lock:
+                while not self._setbacks and not self._ready() and not self._error and not self._at_end():
+                    self._readable.wait()
+                if self._setbacks:
+                    item: bytes | Setback = self._setbacks.popleft()
+                elif self._ready():
+                    item = self._take()
+                elif self._error is not None:
+                    raise self._error
+                else:
+                    return
+            yield item
+
+    # -- the reader's side; the lock is held --------------------------------------------------------------
+
+    def _ready(self) -> bool:
+        return bool(self._pieces) and bool(self._pieces[0].ready)
+
+    def _at_end(self) -> bool:
+        return not self._pieces and self._next >= self._file.size_bytes
+
+    def _take(self) -> bytes:
+        piece = self._pieces[0]
+        block = b"".join(piece.ready)
+        piece.ready.clear()
+        piece.ready_bytes = 0
+        if piece.at >= piece.stop:
+            self._pieces.popleft()
+        self._room.notify_all()
+        return block
+
+    # -- the connections' side ----------------------------------------------------------------------------
+
+    def _start_worker(self) -> None:
+        thread = threading.Thread(target=self._work, name="llmrun-fetch", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        try:
+            while (piece := self._next_piece()) is not None:
+                self._fill(piece)
+        except BaseException as error:  # noqa: BLE001 raised again where the blocks are read
+            with self._lock:
+                self._error = self._error or error
+                self._stopped = True
+                self._room.notify_all()
+                self._readable.notify()
+
+    def _next_piece(self) -> _Piece | None:
+        with self._lock:
+            while len(self._pieces) > self._connections and not self._stopped:
+                self._room.wait()
+            if self._stopped or self._next >= self._file.size_bytes:
+                return None
+            piece = _Piece(self._next, min(self._next + self._piece_bytes, self._file.size_bytes))
+            self._pieces.append(piece)
+            self._next = piece.stop
+            return piece
+
+    def _fill(self, piece: _Piece) -> None:
+        failures, before = 0, piece.at
+        while piece.at < piece.stop and not self._stopped:
+            source = None
+            try:
+                source = self._where()
+                self._receive(piece, source)
+            except TransientFailure as error:
+                self._forget(source)
+                failures = 1 if piece.at - before >= _PROGRESS_BYTES else failures + 1
+                before = piece.at
+                self._wait(error, failures)
+
+    def _receive(self, piece: _Piece, source: Source) -> None:
+        began_s, first = time.monotonic(), piece.at
+        with self._hub.open(source, piece.at, piece.stop) as body:
+            self._check(piece, body)
+            for chunk in body.chunks:
+                if piece.at >= piece.stop or self._stopped:
+                    break
+                self._hand_over(piece, chunk)
+        if piece.at < piece.stop and not self._stopped:
+            raise TransientFailure("the connection ended early", "run the command again")
+        self._adapt(piece.at - first, time.monotonic() - began_s)
+
+    def _check(self, piece: _Piece, body: Body) -> None:
+        """Whether the answer is the content that was listed, and starts where it should."""
+        size = self._file.size_bytes
+        if body.size_bytes is None:  # no Hub answers so; a login page may
+            raise TransientFailure("the server does not say how long the file is", "try again later")
+        if body.size_bytes != size:
+            what = f"has {body.size_bytes:,} bytes on the server, the listing says {size:,}"
+            raise ContentChanged(self._file.path, what)
+        with self._lock:
+            if self._mark and body.etag and body.etag != self._mark:
+                raise ContentChanged(self._file.path, "changed while it was fetched")
+            self._mark = self._mark or body.etag
+            if body.whole and body.start == piece.at and self._next == piece.stop:
+                piece.stop = self._next = size
+        if body.start != piece.at:
+            raise RangesIgnored(f"the server sends {self._file.path} only as a whole", "try again later")
+        if not body.whole and len(self._threads) < self._connections:
+            self._start_worker()
+
+    def _hand_over(self, piece: _Piece, chunk: bytes) -> None:
+        with self._lock:
+            self.received_bytes += len(chunk)
+            kept = chunk[: piece.stop - piece.at]
+            piece.at += len(kept)
+            piece.ready.append(kept)
+            piece.ready_bytes += len(kept)
+            if self._pieces[0] is piece:
+                self._readable.notify()
+            while piece.ready_bytes > _PIECE_MAX and not self._stopped:
+                self._room.wait()
+
+    def _adapt(self, received: int, taken_s: float) -> None:
+        """Make pieces as long as a connection takes about a second for."""
+        with self._lock:
+            if self._connections > 1 and taken_s > 0:
+                pace = int(received / taken_s)
+                self._piece_bytes = max(_PIECE_MIN, min(_PIECE_MAX, pace, self._piece_bytes * 2))
+
+    def _where(self) -> Source:
+        """The file's address, asked for once and again after each failure, since addresses expire."""
+        with self._locating:
+            if self._source is None:
+                source = self._hub.locate(self._listing, self._file)
+                wanted = self._file.blob_name
+                if len(source.etag) == len(wanted) and source.etag != wanted:
+                    raise ContentChanged(self._file.path, "is not the content that was listed")
+                self._source = source
+            return self._source
+
+    def _forget(self, source: Source | None) -> None:
+        with self._locating:
+            if self._source is source:
+                self._source = None
+
+    def _wait(self, error: TransientFailure, failures: int) -> None:
+        asked_s = error.wait_s or 0.0
+        if failures >= self._patience.attempts or asked_s > self._patience.longest_wait_s:
+            raise error
+        wait_s = max(asked_s, self._patience.backoff_s * 2.0 ** (failures - 1))
+        with self._lock:
+            if time.monotonic() - self._told_s > _TELL_EVERY_S:  # all connections fail when the line breaks
+                self._told_s = time.monotonic()
+                self._setbacks.append(Setback(error.message, wait_s))
+                self._readable.notify()
+            self._room.wait_for(lambda: self._stopped, wait_s)
