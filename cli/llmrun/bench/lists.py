@@ -1,0 +1,64 @@
+"""llama-bench's syntax for lists: `512,1024`, ranges `first-last+step` and `first-last*mult`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from llmrun.errors import UsageError
+
+MAX_VALUES = 10_000
+_RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?", re.ASCII)
+_NUMBER = re.compile(r"-?\d+", re.ASCII)
+_HINT = "a number, a list such as 128,512, or a range such as 0-8192+1024 or 64-1024*2"
+
+
+def parse_numbers(texts: Sequence[str], flag: str, *, least: int = 0, most: int) -> tuple[int, ...]:
+    """All numbers that the uses of a flag name, in order.
+
+    Raises:
+        UsageError: a text is no list of numbers, or a number is out of its bounds.
+    """
+    found: list[int] = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        if _NUMBER.fullmatch(part):
+            found.append(int(part))
+        elif match := _RANGE.fullmatch(part):
+            found += _expanded(int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1), flag, part)
+        else:
+            raise UsageError(f"{flag} cannot be {part!r}", _HINT)
+        if len(found) > MAX_VALUES:
+            raise UsageError(f"{flag} names more than {MAX_VALUES:,} values", "take a larger step")
+    for number in found:
+        if not least <= number <= most:
+            raise UsageError(f"{flag} cannot be {number}", f"a number from {least} to {most:,}")
+    return tuple(found)
+
+
+def _expanded(first: int, last: int, sign: str, step: int, flag: str, text: str) -> list[int]:
+    if last < first or (step < 2 and sign == "*") or step < 1 or (first == 0 and sign == "*"):
+        raise UsageError(f"{flag}: the range {text!r} does not go anywhere", _HINT)
+    if sign == "+":
+        return list(range(first, last + 1, step))[: MAX_VALUES + 1]
+    found: list[int] = []
+    while first <= last and len(found) <= MAX_VALUES:
+        found.append(first)
+        first *= step
+    return found
+
+
+def parse_words(texts: Sequence[str]) -> tuple[str, ...]:
+    """The words of comma-separated lists, in order; whether each means something is checked elsewhere."""
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def parse_pair(text: str, flag: str, *, most: int) -> tuple[int, int]:
+    """Two numbers such as `512,128`.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    numbers = parse_numbers([text], flag, most=most)
+    if len(numbers) != 2 or not any(numbers):
+        raise UsageError(f"{flag} cannot be {text!r}", "two counts, prompt and output, such as 512,128")
+    return numbers[0], numbers[1]
