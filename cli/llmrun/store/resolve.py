@@ -1,16 +1,15 @@
 """From what the user typed to a file: path, `user/repo[:QUANT]`, or a name of the catalogue.
 
 MODEL is a path if it begins with `/`, `./`, `../` or `~`, ends in .gguf, or exists as a file; else a
-repository if it holds one slash; else a catalogue name with an optional `:QUANT`. Nothing here touches
-the network.
+repository if it holds one slash before the first colon; else a catalogue name with an optional `:QUANT`.
+Nothing here touches the network: repositories are looked up in the Hugging Face cache alone.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,9 +17,11 @@ from llmrun.errors import LlmrunError, ModelNotFound, UsageError
 from llmrun.gguf.check import check_part
 from llmrun.gguf.reader import read_header
 from llmrun.gguf.text import printable
-from llmrun.store.catalogue import Catalogue, CatalogueModel, load_catalogue
+from llmrun.store.catalogue import Catalogue, load_catalogue
+from llmrun.store.hf_cache import is_repo_name
+from llmrun.store.local import find_local
+from llmrun.store.variants import part_name, split_name
 
-_SPLIT = re.compile(r"(?P<stem>.+)-(?P<no>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf\Z", re.DOTALL)
 _PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 
 
@@ -28,17 +29,66 @@ _PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 class ResolvedModel:
     """A model on this machine. `path` is the file to open, the first of `parts` where it is split.
 
-    `name` and `quant` are those of the catalogue and empty for a path; `sampling` what the catalogue
-    recommends.
+    `name` is that of the catalogue; `quant` the quantization by the catalogue or the file's name; `repo` and
+    `commit` say from which repository on the Hub the files came. All are empty for a path. `sampling` is what
+    the catalogue recommends.
     """
 
     ref: str
     path: Path
-    source: Literal["path", "catalogue"]
+    source: Literal["path", "hub", "catalogue"]
     parts: tuple[Path, ...]
     name: str = ""
     quant: str = ""
+    repo: str = ""
+    commit: str = ""
     sampling: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PathRef:
+    """A file named by its path."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepoRef:
+    """A repository on the Hub, `user/name`, and the quantization asked for, empty for none."""
+
+    repo: str
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NameRef:
+    """A name of the catalogue, and the quantization asked for, empty for none."""
+
+    name: str
+    tag: str = ""
+
+
+def parse_ref(ref: str) -> PathRef | RepoRef | NameRef:
+    """What `ref` names; whether there is such a thing is not looked at.
+
+    Raises `UsageError` where it is empty or has nothing after a colon, `ModelNotFound` where nothing can have
+    that name.
+    """
+    if not ref.strip():
+        raise UsageError("the model's name is empty", "give a name or the path of a .gguf file")
+    if is_path(ref):
+        return PathRef(ref)
+    name, colon, tag = ref.partition(":")
+    if colon and not tag.strip():
+        raise UsageError(f"{printable(ref)} names no quantization after the colon", "leave the colon out")
+    if "/" not in name:
+        return NameRef(name, tag)
+    if not is_repo_name(name):
+        raise ModelNotFound(
+            f"{printable(name)} can be neither a repository nor a file",
+            "write user/repository, or the path of a .gguf file",
+        )
+    return RepoRef(name, tag)
 
 
 def is_path(ref: str) -> bool:
@@ -47,7 +97,7 @@ def is_path(ref: str) -> bool:
         ref.startswith(_PATH_STARTS)
         or os.path.isabs(ref)
         or ref.lower().endswith(".gguf")
-        or ref.count("/") > 1
+        or ref.partition(":")[0].count("/") > 1
         or os.path.isfile(ref)
     )
 
@@ -66,22 +116,17 @@ def _expand(ref: str) -> Path:
 
 def _split_parts(path: Path) -> tuple[Path, ...]:
     """All files of the split set that `path` belongs to, in order; `path` alone where it is whole."""
-    found = _SPLIT.match(path.name)
+    found = split_name(path.name)
     if found is None:
         return (path,)
-    no, count = int(found["no"]), int(found["count"])
-    if not 1 <= no <= count:
-        return (path,)
-    parts: list[Path] = []
-    for i in range(1, count + 1):
-        part = path.with_name(f"{found['stem']}-{i:05d}-of-{count:05d}.gguf")
+    parts = tuple(path.with_name(part_name(found, no)) for no in range(1, found.count + 1))
+    for no, part in enumerate(parts, 1):
         if not os.path.exists(part):
             raise ModelNotFound(
-                f"part {i} of {count} is missing: there is no file {printable(str(part))}",
+                f"part {no} of {found.count} is missing: there is no file {printable(str(part))}",
                 "put all parts of the model into one folder",
             )
-        parts.append(part)
-    return tuple(parts)
+    return parts
 
 
 def _by_path(ref: str) -> ResolvedModel:
@@ -89,9 +134,22 @@ def _by_path(ref: str) -> ResolvedModel:
     parts = _split_parts(path)
     if not os.path.lexists(path) and len(parts) == 1:
         raise ModelNotFound(f"there is no file {printable(ref)}", "check the path")
+    _check_parts(parts)
+    return ResolvedModel(ref, parts[0], "path", parts)
+
+
+def _check_parts(parts: Sequence[Path]) -> None:
     for no, part in enumerate(parts[1:], 1):
         check_part(read_header(part), no=no, count=len(parts), name=str(part))
-    return ResolvedModel(ref, parts[0], "path", parts)
+
+
+def _by_repo(ref: str, wanted: RepoRef, root: Path | None, *, pull: str) -> ResolvedModel:
+    """The model of a repository in the cache; `pull` names it in the command that fetches it."""
+    variant = find_local(wanted.repo, wanted.tag, root, pull=pull)
+    parts = tuple(part.file for part in variant.files)
+    _check_parts(parts)
+    first = variant.files[0]
+    return ResolvedModel(ref, first.file, "hub", parts, "", variant.quant, first.repo, first.commit)
 
 
 def _pick(wanted: str, choices: Iterable[str], missing: LlmrunError, what: str) -> str:
@@ -117,30 +175,34 @@ def _unknown_name(name: str, catalogue: Catalogue) -> ModelNotFound:
     return ModelNotFound(f"there is no model named {printable(name)}", hint)
 
 
-def _by_name(ref: str, catalogue: Catalogue) -> ResolvedModel:
-    wanted, _, tag = ref.partition(":")
-    name = _pick(wanted, catalogue, _unknown_name(wanted, catalogue), "models")
-    model: CatalogueModel = catalogue[name]
-    have = ", ".join(model.files)
-    no_quant = ModelNotFound(f"{name} has no {printable(tag)}", f"it comes as {have}")
-    quant = _pick(tag, model.files, no_quant, "quantizations") if tag else model.default
+def _by_name(ref: str, wanted: NameRef, catalogue: Catalogue, root: Path | None) -> ResolvedModel:
+    name = _pick(wanted.name, catalogue, _unknown_name(wanted.name, catalogue), "models")
+    model = catalogue[name]
+    if model.hub:
+        pull = f"{name}:{wanted.tag}" if wanted.tag else name
+        repo = RepoRef(model.hub, wanted.tag or model.default)
+        found = _by_repo(ref, repo, root, pull=pull)
+        return replace(found, source="catalogue", name=name, sampling=model.sampling)
+    no_quant = ModelNotFound(
+        f"{name} has no {printable(wanted.tag)}", f"it comes as {', '.join(model.files)}"
+    )
+    quant = _pick(wanted.tag, model.files, no_quant, "quantizations") if wanted.tag else model.default
     path = model.files[quant].locate()
-    return ResolvedModel(ref, path, "catalogue", (path,), name, quant, model.sampling)
+    return ResolvedModel(ref, path, "catalogue", (path,), name, quant, sampling=model.sampling)
 
 
-def resolve(ref: str, *, catalogue: Catalogue | None = None) -> ResolvedModel:
-    """The model that `ref` names; `catalogue` is by default the one that ships with llmrun.
+def resolve(ref: str, *, catalogue: Catalogue | None = None, root: Path | None = None) -> ResolvedModel:
+    """The model that `ref` names; `catalogue` is by default llmrun's with the user's, `root` the folder of
+    the Hugging Face cache.
 
-    Raises `ModelNotFound` where there is none on this machine, `NotAModel` where a part of a split set is
-    broken, `UsageError` where the name is empty or ambiguous.
+    Raises `ModelNotFound` where there is none on this machine, with the command that pulls it, `NotAModel`
+    where a part of a split set is broken, `UsageError` where the name is empty or ambiguous.
     """
-    if not ref.strip():
-        raise UsageError("the model's name is empty", "give a name or the path of a .gguf file")
-    if is_path(ref):
-        return _by_path(ref)
-    if "/" in ref:
-        raise ModelNotFound(
-            f"{printable(ref)} is not on this machine",
-            "this version does not download models; give the path of a .gguf file",
-        )
-    return _by_name(ref, load_catalogue() if catalogue is None else catalogue)
+    wanted = parse_ref(ref)
+    match wanted:
+        case PathRef():
+            return _by_path(wanted.path)
+        case RepoRef():
+            return _by_repo(ref, wanted, root, pull=ref)
+        case NameRef():
+            return _by_name(ref, wanted, load_catalogue() if catalogue is None else catalogue, root)
