@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.bench.estimate import RateCurve, RatePoint, Request, Traffic, batched, levers
+from llmrun.bench.estimate import RateCurve, RatePoint, Request, StepBytes, batched, levers
 from llmrun.estimate_report import Ceiling, Lever
 
 RATES = st.floats(0.01, 1e6)
@@ -129,10 +129,8 @@ def test_a_depth_measured_often_counts_with_its_median() -> None:
     assert RateCurve.through([RatePoint(1, 0.0)]) is None
 
 
-def by_kind(request: Request, *, traffic: Traffic | None = None, share: float = 0.5) -> dict[str, Lever]:
-    found = levers(
-        request, retrieved_tokens=request.prompt_tokens, traffic=traffic, quant=("Q4_0", share), batch=4
-    )
+def by_kind(request: Request, *, step: StepBytes | None = None, share: float = 0.5) -> dict[str, Lever]:
+    found = levers(request, retrieved_tokens=request.prompt_tokens, quant=("Q4_0", share), batch=4, step=step)
     return {lever.kind: lever for lever in found}
 
 
@@ -166,23 +164,20 @@ def test_half_the_bytes_halve_decode_and_nothing_else() -> None:
 
 
 def test_a_smaller_quantization_leaves_the_cache_as_large_as_it_is() -> None:
-    request = at_rates(900, 1000, 200, 10)  # mean depth 1000
-    lever = by_kind(request, traffic=Traffic(1e6, 1e3))["quantization"]
+    request = at_rates(900, 1000, 200, 10)
+    lever = by_kind(request, step=StepBytes(1e6, 1e6))["quantization"]
     assert lever.times.decode_s == pytest.approx(20 * 1.5 / 2)
 
 
 def test_only_the_part_that_reads_memory_shrinks() -> None:
     request = at_rates(0, 1, 100, 10)
-    found = levers(request, retrieved_tokens=0, traffic=None, quant=("Q4_0", 0.5), batch=1, memory_share=0.4)
+    found = levers(request, retrieved_tokens=0, quant=("Q4_0", 0.5), batch=1, memory_share=0.4)
     assert [lever.times.decode_s for lever in found] == [pytest.approx(10 * (1 - 0.4 / 2))]
 
 
 def test_half_the_retrieved_text() -> None:
     request = at_rates(12_000, 1500, 500, 40)
-    found = {
-        lever.kind: lever
-        for lever in levers(request, retrieved_tokens=9000, traffic=None, quant=("", 0.5), batch=1)
-    }
+    found = {lever.kind: lever for lever in levers(request, retrieved_tokens=9000, quant=("", 0.5), batch=1)}
     assert found["half_retrieved"].value == "4500"
     assert found["half_retrieved"].times.prefill_s == 5.0
     assert "batch" not in found
@@ -194,6 +189,11 @@ def test_a_batch_shares_the_weights_until_it_has_to_compute() -> None:
     assert batched(request, 1000).decode_s == 100.0  # 100,000 tokens at the prefill rate
     lever = by_kind(request)["batch"]
     assert (lever.requests, lever.before_s, lever.gain) == (4, 40.0, 4.0)
+
+
+def test_a_measured_batch_counts_instead_of_the_bound() -> None:
+    request = at_rates(0, 1000, 100, 10)
+    assert batched(request, 8, together=20).decode_s == 40.0
 
 
 @given(requests(), st.integers(1, 64))

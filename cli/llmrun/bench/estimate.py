@@ -99,15 +99,16 @@ class RateCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What a decode step reads: active weights once, and K/V for each token of context. Bytes."""
+class StepBytes:
+    """What a decode step reads, on the mean over a request: active weights, and K/V of its context."""
 
     weights_bytes: float
-    kv_bytes_per_token: float = 0.0
+    context_bytes: float = 0.0
 
-    def at(self, depth: float) -> float:
-        """Bytes of a token at this depth."""
-        return self.weights_bytes + self.kv_bytes_per_token * depth
+    @property
+    def total_bytes(self) -> float:
+        """Both."""
+        return self.weights_bytes + self.context_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +148,23 @@ def levers(
     request: Request,
     *,
     retrieved_tokens: int,
-    traffic: Traffic | None,
     quant: tuple[str, float],
     batch: int,
+    step: StepBytes | None = None,
     memory_share: float = 1.0,
+    together: float | None = None,
 ) -> Iterator[Lever]:
     """The request with one thing changed at a time.
 
     Args:
         retrieved_tokens: the part of the prompt of which half is left out.
-        traffic: what decode reads; None counts weights alone.
         quant: a quantization's name and its bytes as a share of those now. Decode is bound by reading them,
             so its time follows the bytes; prefill is bound by arithmetic, which stays the same.
-        memory_share: share of a step's time that reading memory explains; the rest does not shrink.
         batch: requests decoded together. A step reads the weights once for all of them and so takes no
             longer, until it has as much to compute as a prefill: then the prefill rate bounds their sum.
+        step: what decode reads; None counts weights alone.
+        memory_share: share of a step's time that reading memory explains; the rest does not shrink.
+        together: the measured sum of the rates of such a batch, where there is one.
     """
     before_s = request.times().total_s
     if request.prompt_tokens > _LEAST_PREFILL:
@@ -171,11 +174,12 @@ def levers(
         yield Lever("half_retrieved", str(left_out), _shorter(request, left_out).times(), before_s)
     if request.output_tokens:
         name, share = quant
-        factor = 1 - memory_share * (1 - _bytes_factor(request, traffic, share))
+        factor = 1 - memory_share * (1 - _bytes_factor(step, share))
         smaller = replace(request, decode=request.decode.scaled(1 / factor))
         yield Lever("quantization", name, smaller.times(), before_s)
         if batch > 1:
-            yield Lever("batch", str(batch), batched(request, batch), before_s * batch, batch)
+            times = batched(request, batch, together)
+            yield Lever("batch", str(batch), times, before_s * batch, batch)
 
 
 def _shorter(request: Request, left_out: int) -> Request:
@@ -184,16 +188,20 @@ def _shorter(request: Request, left_out: int) -> Request:
     return replace(request, prompt_tokens=prompt, cached_tokens=min(request.cached_tokens, prompt))
 
 
-def _bytes_factor(request: Request, traffic: Traffic | None, share: float) -> float:
+def _bytes_factor(step: StepBytes | None, share: float) -> float:
     """Bytes a step reads afterwards, as a share of those before: only weights shrink, K/V stays."""
-    if traffic is None:
+    if step is None:
         return share
-    now = traffic.at(request.mean_depth)
-    return (now + traffic.weights_bytes * (share - 1)) / now
+    return (step.weights_bytes * share + step.context_bytes) / step.total_bytes
 
 
-def batched(request: Request, batch: int) -> PhaseTimes:
-    """`batch` equal requests together: prompts one after the other, then one token of each a step."""
+def batched(request: Request, batch: int, together: float | None = None) -> PhaseTimes:
+    """`batch` equal requests at once: prompts one after the other, then one token of each a step.
+
+    `together` is the measured sum of their decode rates; without it the bound of `levers` holds.
+    """
     alone = request.times()
+    if together is not None:
+        return PhaseTimes(alone.prefill_s * batch, batch * request.output_tokens / together)
     computing_s = batch * request.output_tokens * request.prefill.seconds_at(request.mean_depth)
     return PhaseTimes(alone.prefill_s * batch, max(alone.decode_s, min(computing_s, alone.decode_s * batch)))
