@@ -117,7 +117,10 @@ def test_rewound_sequences_go_on_like_new_ones(open_tiny: OpenTiny, arch: Any) -
     assert distance(again, last_logits(other)) < 1e-5
 
 
-def test_the_scratch_buffers_are_told(opened: Open) -> None:
-    engine = opened()
-    if engine.facts.library != "scripted":
-        assert engine.facts.compute_bytes["CPU"] > 0
+def test_what_the_engine_reserves_is_told(puppet: Puppet) -> None:
+    engine = open_llama(puppet.path)
+    facts = engine.facts
+    assert facts.compute_bytes.keys() == facts.weights_bytes.keys() == {"CPU"}
+    assert facts.weights_bytes["CPU"] >= 0.9 * facts.identity.model_bytes
+    assert facts.compute_bytes["CPU"] > 0
+    engine.close()

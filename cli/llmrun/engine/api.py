@@ -126,7 +126,7 @@ class Identity:
 class EngineFacts:
     """What was really created, after the engine's rounding. Counts are tokens, sizes bytes.
 
-    `compute_bytes`: scratch and output buffers of the context, for each device.
+    `compute_bytes`: scratch and output buffers of the context, `weights_bytes`: the model's, each by device.
     """
 
     n_ctx: int
@@ -155,6 +155,7 @@ class EngineFacts:
     identity: Identity = field(default_factory=Identity)
     memory: MemoryKind = field(default_factory=MemoryKind)
     compute_bytes: Mapping[str, int] = field(default_factory=dict)
+    weights_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

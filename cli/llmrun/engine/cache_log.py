@@ -19,7 +19,7 @@ _CREATING = re.compile(r"creating\s+(?P<what>.*?)KV cache, size = (?P<cells>\d+)
 _LAYER = re.compile(r"layer\s+\d+: dev = (?P<device>\S+)")
 _BUFFER = re.compile(r"\s(?P<device>\S+) (?P<what>KV|RS) buffer size =\s*(?P<mib>[\d.]+) MiB")
 _SIZE = re.compile(r"size =\s*(?P<mib>[\d.]+) MiB \(\s*(?P<cells>\d+) cells")
-_OTHER = re.compile(r"\s(?P<device>\S+)\s+(?P<what>compute|output) buffer size =\s*(?P<mib>[\d.]+) MiB")
+_OTHER = re.compile(r"\s(?P<device>\S+)\s+(?P<what>model|compute|output) buffer size =\s*(?P<mib>[\d.]+) MiB")
 _ASSIGNED = re.compile(r"load_tensors: layer\s+(?P<layer>\d+) assigned to device (?P<device>[^\s,]+)")
 
 Kind = Literal["full", "swa", "recurrent"]
@@ -61,13 +61,15 @@ def read_cache_blocks(
 
 
 def read_buffers(
-    lines: Iterable[str], what: Literal["compute", "output"], devices: Mapping[str, str]
+    lines: Iterable[str], what: Literal["model", "compute", "output"], devices: Mapping[str, str]
 ) -> dict[str, int]:
-    """Bytes of the compute or output buffers for each device."""
+    """Bytes of the buffers for weights, computing or output on each device; mapped and repacked weights are
+    the CPU's."""
     found: Counter[str] = Counter()
     for line in lines:
         if (buffer := _OTHER.search(line)) and buffer["what"] == what:
-            found[devices.get(buffer["device"], buffer["device"])] += _bytes(buffer["mib"])
+            name = buffer["device"]
+            found[devices.get(name, "CPU" if name.startswith("CPU_") else name)] += _bytes(buffer["mib"])
     return dict(found)
 
 

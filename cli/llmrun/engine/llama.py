@@ -48,6 +48,7 @@ class LlamaEngine:
             extra_bufts=model.extra_bufts,
             library=library_path(),
             identity=identity_of(model.handle),
+            weights_bytes=model.buffer_bytes,
             compute_bytes=context.compute_bytes,
             memory=context.kind,
         )

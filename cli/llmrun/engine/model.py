@@ -10,7 +10,8 @@ from typing import Any
 
 from llmrun.engine.api import GpuLayers, ModelParams
 from llmrun.engine.bindings import library, native_log
-from llmrun.engine.offload import Placement, gpus_in_use
+from llmrun.engine.cache_log import read_buffers
+from llmrun.engine.offload import Placement, devices_of_buffers, gpus_in_use
 from llmrun.engine.rpc import add_rpc_servers
 from llmrun.engine.vocab import Vocab
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel
@@ -76,6 +77,7 @@ class Model:
                 f"{os.path.basename(params.path)}: the engine cannot load it: {_cause()}",
                 "-v shows the engine's own log",
             )
+        self.buffer_bytes = read_buffers(native_log.lines, "model", devices_of_buffers())
         self.vocab = Vocab(self.handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(self.handle)
         self.n_swa: int = lib.llama_model_n_swa(self.handle)
