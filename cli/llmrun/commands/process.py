@@ -81,7 +81,9 @@ def _expected(error: BaseException) -> LlmrunError:
     if isinstance(error, OSError) and error.filename is None and _is_output_error(error):
         return _output_failure(error)
     if _is_lack_of_memory(error):
-        return DoesNotFit("memory ran out", "use a smaller -c or a smaller model, or raise the limit on memory")
+        return DoesNotFit(
+            "memory ran out", "use a smaller -c or a smaller model, or raise the limit on memory"
+        )
     return InternalFault(
         f"internal fault, {type(error).__name__}: {error}",
         "this is a bug in llmrun; LLMRUN_DEBUG=1 shows where it is",
