@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from llmrun.engine.api import ContextParams, Engine, Job, ModelParams, PrefillStep, State, Step, TokenStep
+from llmrun.engine.api import (
+    ContextParams,
+    EndStep,
+    Engine,
+    Job,
+    ModelParams,
+    PrefillStep,
+    State,
+    Step,
+    TokenStep,
+)
 from llmrun.engine.scripted import Script, scripted_factory
 from llmrun.errors import PromptTooLong, UsageError
 
@@ -287,3 +297,21 @@ def test_a_state_that_cannot_be_put_back_leaves_an_honest_sequence(kind: Kind) -
         assert outcome[0].reused == max(0, len(held) - 1)
         check_books(engine, prompt, outcome)
         assert engine.restore(0, whole, prompt)
+
+
+def test_a_larger_context_takes_over_what_every_sequence_holds(kind: Kind) -> None:
+    engine = kind.brief(n_seq=2)
+    prompts = [prompt_of(engine, "some words"), prompt_of(engine, "others")]
+    for seq, prompt in enumerate(prompts):
+        run(engine, prompt, seq=seq)
+    held = [list(engine.held(seq)) for seq in (0, 1)]
+    assert engine.resize(4 * N_CTX)
+    assert engine.facts.n_ctx == engine.facts.n_ctx_seq == 4 * N_CTX
+    assert [list(engine.held(seq)) for seq in (0, 1)] == held
+    longer = [*held[1], *prompt_of(engine, "x" * 2 * N_CTX)]
+    steps = run(engine, longer, seq=1)
+    assert isinstance(steps[0], PrefillStep)
+    assert steps[0].reused == len(held[1])
+    check_books(engine, longer, steps, seq=1)
+    engine.interrupt()
+    assert run(engine, prompts[0])[-1] == EndStep(0, "interrupted")

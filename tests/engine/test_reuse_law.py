@@ -11,8 +11,10 @@ by up to 4e-3 themselves. A window that lacks a single token moves the logits by
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +139,30 @@ def test_the_law_holds_beside_another_sequence(open_tiny: OpenTiny, name: str, k
             assert distance(outcome.logits, run_one(cold, prompts[seq]).logits) < tolerance
 
     law()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_law_holds_across_a_growth_of_the_context(
+    tiny_path: dict[Arch, Path], open_tiny: OpenTiny, name: str
+) -> None:
+    arch, swa_full, kind, tolerance = KINDS[name]
+    cold = open_tiny(arch, copy=2, **{**params(swa_full), "n_ctx": 3 * N_CTX})
+    warm = open_llama(tiny_path[arch], **params(swa_full))
+    with closing(warm):
+        first = run_one(warm, random_tokens(1, 400), max_tokens=20)
+        held = list(warm.held(0))
+        assert warm.resize(3 * N_CTX)
+        assert list(warm.held(0)) == held
+        prompt = [*held, *first.tokens[-1:], *random_tokens(2, N_CTX)]
+        outcome = run_one(warm, prompt)
+        assert outcome.reused == len(held)
+        assert distance(outcome.logits, run_one(cold, prompt).logits) < tolerance
+        edited = [*prompt[:300], *random_tokens(3, 30)]
+        expected = usable_prefix(warm.held(0), edited, pos_min=pos_min(warm), kind=kind)
+        again = run_one(warm, edited)
+        forget(cold)
+        assert again.reused == expected
+        assert distance(again.logits, run_one(cold, edited).logits) < tolerance
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -298,6 +298,11 @@ class Engine(Protocol):
         them. False where that cannot be: the sequence is then unchanged or empty, as `held` tells."""
         ...
 
+    def resize(self, n_ctx: int) -> bool:
+        """Give the context `n_ctx` cells, more than it has; what the sequences hold stays, unless the library
+        fails to put it back. False where the memory has no room: everything is then as before."""
+        ...
+
     def interrupt(self) -> None:
         """Make the running loop, or the next one, end soon as "interrupted". Safe from any thread."""
         ...

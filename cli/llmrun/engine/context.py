@@ -58,8 +58,8 @@ class AbortFlag:
 class Context:
     """Owns one `llama_context` of a model that outlives it. One thread at a time, except `abort`."""
 
-    def __init__(self, model: Model, params: ContextParams) -> None:
-        """Create the context.
+    def __init__(self, model: Model, params: ContextParams, abort: AbortFlag | None = None) -> None:
+        """Create the context; `abort` is the flag of one whose place it takes.
 
         Raises:
             DoesNotFit: the library could not allocate it.
@@ -67,7 +67,7 @@ class Context:
         """
         lib = library()
         self._lib = lib
-        self.abort = AbortFlag(lib.ggml_abort_callback)
+        self.abort = abort or AbortFlag(lib.ggml_abort_callback)
         native_log.clear()
         self.handle: Any = lib.llama_init_from_model(model.handle, self._native_params(params))
         if not self.handle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from llmrun.engine.api import ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run, State
 from llmrun.engine.bindings import library_path
@@ -11,7 +12,7 @@ from llmrun.engine.context import Context
 from llmrun.engine.identity import identity_of
 from llmrun.engine.loop import DecodeLoop
 from llmrun.engine.model import Model
-from llmrun.errors import Interrupted
+from llmrun.errors import DoesNotFit, Interrupted
 
 
 class LlamaEngine:
@@ -22,6 +23,7 @@ class LlamaEngine:
     ) -> None:
         self._model = model
         self._context = context
+        self._params = params
         self._vocab = model.vocab
         self.facts = EngineFacts(
             n_ctx=context.n_ctx,
@@ -92,6 +94,36 @@ class LlamaEngine:
     def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
         """See `Engine.restore`."""
         return self._context.restore(seq, state, tokens)
+
+    def resize(self, n_ctx: int) -> bool:
+        """See `Engine.resize`. The copies wait in main memory, so that the device never holds both caches.
+        A copy has of a sliding window what the next token needs, so that afterwards less can be taken back."""
+        held = {seq: list(self.held(seq)) for seq in range(self.facts.n_seq) if self.held(seq)}
+        states = {seq: self.save(seq) for seq in held}
+        self._context.close()
+        try:
+            self._use(replace(self._params, n_ctx=n_ctx))
+            larger = True
+        except DoesNotFit:
+            self._use(self._params)
+            larger = False
+        for seq, state in states.items():
+            self._context.restore(seq, state, held[seq])
+        return larger
+
+    def _use(self, params: ContextParams) -> None:
+        """Put a new context in the place of the closed one."""
+        self._context = context = Context(self._model, params, self._context.abort)
+        self._params = params
+        self.facts = replace(
+            self.facts,
+            n_ctx=context.n_ctx,
+            n_ctx_seq=context.n_ctx_seq,
+            n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
+            cache_blocks=context.cache_blocks,
+            compute_bytes=context.compute_bytes,
+        )
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""

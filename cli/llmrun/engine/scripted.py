@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmrun.engine.api import (
     CacheBlock,
@@ -183,6 +183,15 @@ class ScriptedEngine:
         keep = usable_prefix(held, prompt, pos_min=self.pos_min(seq), kind=self.facts.memory)
         del held[keep:]
         return keep
+
+    def resize(self, n_ctx: int) -> bool:
+        """See `Engine.resize`; up to the trained length there is room."""
+        if n_ctx > self.facts.n_ctx_train:
+            return False
+        share = n_ctx if self.facts.kv_unified else n_ctx // self.facts.n_seq
+        blocks = (CacheBlock("full", "CPU", n_ctx * _KV_BYTES_PER_TOKEN, n_ctx),)
+        self.facts = replace(self.facts, n_ctx=n_ctx, n_ctx_seq=share, cache_blocks=blocks)
+        return True
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""
