@@ -97,7 +97,7 @@ class LlamaEngine:
 
     def resize(self, n_ctx: int) -> bool:
         """See `Engine.resize`. The copies wait in main memory, so that the device never holds both caches.
-        A copy has of a sliding window what the next token needs, so that afterwards less can be taken back."""
+        A copy has of a window what the next token needs, so that afterwards less can be taken back."""
         held = {seq: list(self.held(seq)) for seq in range(self.facts.n_seq) if self.held(seq)}
         states = {seq: self.save(seq) for seq in held}
         self._context.close()
