@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -113,12 +113,17 @@ class Chat:
             raise RuntimeError("the chat has no open model")
         return self._opened
 
-    def open(self, since_s: float = 0.0) -> Iterator[Event]:
-        """Load the model, timed from `since_s` on the clock; errors are those of `open_model`."""
+    def open(self, since_s: float = 0.0, *, welcome: bool = False) -> Iterator[Event]:
+        """Load the model, timed from `since_s` on the clock; errors are those of `open_model`.
+
+        `welcome`: who named and configured no model is told of the best one for this machine.
+        """
         request = self._request
         opened = yield from open_model(request, self._clock, self._stop, self._factory, since_s=since_s)
         self._opened, self._loaded = opened, request
         self._turns = Turns(opened, self._clock, watched=self._watched)
+        if welcome and request.model is None and opened.settings.context.model is None:
+            yield from _suggestion(request.sources.env)
 
     def say(self, text: str) -> Iterator[Event]:
         """Answer `text`; errors are those of `Turns.answer`, after which the conversation is as before."""
@@ -228,3 +233,14 @@ def _ask(system: str, turns: tuple[Turn, ...], text: str) -> Ask:
     )
     window = Window(turns[-1].left_out, turns[-1].summary) if turns else Window()
     return Ask(Conversation(system, exchanges, Message("user", text)), window)
+
+
+def _suggestion(env: Mapping[str, str]) -> Iterator[Event]:
+    """The model of the catalogue that suits this machine, if any does."""
+    from llmrun.app.host_memory import host_memory
+    from llmrun.app.suggest import suggestion
+    from llmrun.store.catalogue import load_catalogue
+
+    line = suggestion(load_catalogue(env), host_memory().free_bytes)
+    if line is not None:
+        yield Notice("info", line)

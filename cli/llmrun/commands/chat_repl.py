@@ -92,7 +92,7 @@ class Repl:
         """Load the model, and meanwhile the line editor."""
         preparing = threading.Thread(target=self._editor.prepare, daemon=True)
         preparing.start()
-        self.show(self._chat.open())
+        self.show(self._chat.open(welcome=True))
         preparing.join()
         for note in self._editor.take_notes():
             self._say(note)
