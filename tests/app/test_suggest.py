@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from llmrun.app import host_memory
+from llmrun.app.chat import Chat
+from llmrun.app.host_memory import HostMemory
+from llmrun.app.loading import OpenRequest
 from llmrun.app.suggest import best_fit, suggestion, weights_bytes
+from llmrun.app.worker import Stop
 from llmrun.config.resources import catalogue_path
+from llmrun.engine.scripted import Script
+from llmrun.events import Notice
+from llmrun.journal.sessions import SessionStore
 from llmrun.memory.quants import QUANT_BITS
 from llmrun.store.catalogue import CatalogueModel, read_catalogue
 from llmrun.units import GIB
 
 from tests.support.cache import fill_cache
+from tests.support.requests import Desk, ScriptClock
 
 
 def model(name: str, billions: float, default: str = "Q8_0", active: float | None = None) -> CatalogueModel:
@@ -80,3 +90,25 @@ def test_the_shipped_catalogue_has_one_for_every_usual_machine() -> None:
     parameters = [best.parameters or 0 for best in sizes if best is not None]
     assert len(parameters) == len(sizes)
     assert parameters == sorted(parameters)
+
+
+def opening(desk: Desk, named: str | None, *, welcome: bool = True, **flags: object) -> list[str]:
+    """What a chat says while it opens."""
+    clock = ScriptClock()
+    store = SessionStore(Path(desk.env["LLMRUN_DATA_DIR"]), lambda: datetime.now(UTC))
+    request = OpenRequest(named, desk.sources(**flags), template=False)
+    factory = desk.factory(Script([["one"]]), clock)
+    chat = Chat(request, store.unsaved(model="", system=""), clock.clock, Stop(), factory)
+    desk.chats.append(chat)
+    return [event.text for event in chat.open(welcome=welcome) if isinstance(event, Notice)]
+
+
+def test_a_chat_without_a_model_says_so_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "host_memory", lambda: HostMemory(16 * GIB, 12 * GIB))
+    said = [line for line in opening(desk, None) if "should fit" in line]
+    assert len(said) == 1
+    assert not [line for line in opening(desk, None, welcome=False) if "should fit" in line]
+    assert not [line for line in opening(desk, str(desk.model)) if "should fit" in line]
+    assert not [line for line in opening(desk, None, model=str(desk.model)) if "should fit" in line]
+    switched = [event for event in desk.chats[0].switch(None) if isinstance(event, Notice)]
+    assert not [event for event in switched if "should fit" in event.text]

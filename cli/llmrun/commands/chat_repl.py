@@ -49,14 +49,21 @@ RECOVERABLE = (
 
 def completion_facts(store: SessionStore) -> CompletionFacts:
     """What Tab can offer."""
-    from llmrun.store.catalogue import load_catalogue
-
     return CompletionFacts(
         commands=COMMANDS,
         settings={s.name: SettingFacts(setting_words(s), s.help) for s in SETTINGS},
-        models=lambda: list(load_catalogue()),
+        models=_model_names,
         sessions=lambda: [summary.name for summary in store.list()],
     )
+
+
+def _model_names() -> list[str]:
+    from llmrun.store.catalogue import load_catalogue
+
+    try:
+        return list(load_catalogue())
+    except UsageError:  # a mistake in the user's file is reported where a name is looked up, not under Tab
+        return []
 
 
 def setting_words(setting: Setting) -> tuple[str, ...]:
