@@ -34,7 +34,10 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no notes and no prog
 @takes_settings()
 def run(
     *,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
+    ],
     words: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(metavar="[PROMPT]", help="the prompt; @FILE reads one, @@ is a plain @"),

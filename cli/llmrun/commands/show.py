@@ -10,7 +10,10 @@ from llmrun.errors import TemplateUnusable, UsageError
 
 
 def show(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
+    ],
     *,
     metadata: Annotated[bool, typer.Option("--metadata", help="all keys of the header")] = False,
     tensors: Annotated[

@@ -54,7 +54,7 @@ def vram(
     *,
     model: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name"),
+        typer.Argument(metavar="MODEL", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
     ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="let the engine compute the sizes, without reading any weights")
