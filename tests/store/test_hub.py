@@ -7,7 +7,6 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -21,28 +20,16 @@ from llmrun.store.hub import Hub
 from llmrun.store.hub_errors import Asked, TransientFailure, retry_after_s, told_plainly
 from llmrun.store.repo_files import RepoFile
 
-from tests.support.hub import REPO, TOKEN, LoopbackHub, loopback_hub
+from tests.support.hub import REPO, TOKEN, LoopbackHub
 
 CONTENT = bytes(range(256)) * 64
 
 
-@pytest.fixture(autouse=True)
-def _nobody_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub.constants as constants
-
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(tmp_path / "stored_tokens"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-
-
 @pytest.fixture
-def server() -> Iterator[LoopbackHub]:
-    with loopback_hub() as hub:
-        hub.add("tiny-Q4_K_M.gguf", CONTENT)
-        hub.add("README.md", b"# tiny", large=False)
-        yield hub
+def server(server: LoopbackHub) -> LoopbackHub:
+    server.add("tiny-Q4_K_M.gguf", CONTENT)
+    server.add("README.md", b"# tiny", large=False)
+    return server
 
 
 def asking(server: LoopbackHub) -> Hub:

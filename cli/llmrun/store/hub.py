@@ -110,8 +110,6 @@ class Hub:
         known: dict[str, str] = {}
         with told_plainly(asked):
             url = hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=self.endpoint)
-            if not url.startswith(self.endpoint):
-                url = f"{self.endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(file.path)}"
             for _ in range(_MAX_REDIRECTS):
                 with self._answer("HEAD", url, asked) as answer:
                     known = dict(answer.headers) | known

@@ -35,7 +35,7 @@ class Partial:
     def __init__(self, blob: Path, file: RepoFile) -> None:
         self.blob, self._file = blob, file
         self.path = blob.with_name(blob.name + PARTIAL)
-        self._note = blob.with_name(blob.name + NOTE)
+        self._note = note_of(self.path)
         self._fd = -1
         self.done_bytes = 0
         self._hash = self._fresh_hash()
@@ -132,6 +132,11 @@ class Partial:
         if self._file.sha256:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self._file.size_bytes, usedforsecurity=False)
+
+
+def note_of(partial: Path) -> Path:
+    """The note beside a partial file: whose it is, and how long it will be."""
+    return partial.with_name(partial.name.removesuffix(PARTIAL) + NOTE)
 
 
 def outdated(blob: Path, file: RepoFile) -> Iterator[Path]:
