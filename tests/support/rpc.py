@@ -32,12 +32,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def rpc_server() -> Iterator[str]:
-    """Run a server with one thread; gives its "host:port". It serves one client at a time."""
+def rpc_server(*, most_kib: int | None = None) -> Iterator[str]:
+    """Run a server with one thread; gives its "host:port". It serves one client at a time.
+
+    `most_kib`: what it can allocate, whatever it says is free.
+    """
     port = free_port()
     server = f"127.0.0.1:{port}"
+    limit = "unlimited" if most_kib is None else most_kib
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVE, server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["sh", "-c", f'ulimit -d {limit}; exec "$@"', "sh", sys.executable, "-P", "-c", _SERVE, server],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         _wait(child, port)

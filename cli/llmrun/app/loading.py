@@ -7,10 +7,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
+from llmrun.app.growth import Growth
 from llmrun.app.kv_use import kv_use
-from llmrun.app.offload import Budget, LoadPlan, Offload, Subject, plan_load
+from llmrun.app.offload import Budget, LoadPlan, Offload, Subject, failed_load, plan_load
 from llmrun.app.plan import context_params, model_params
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
@@ -18,17 +18,14 @@ from llmrun.chat.template import TemplateRenderer, load_template_file
 from llmrun.chat.turns import Tokenizer
 from llmrun.config.layers import Effective
 from llmrun.engine.api import Engine, EngineFactory
+from llmrun.errors import DoesNotFit
 from llmrun.events import Event, Loaded, LoadProgress, ModelInfo, Notice
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.facts import ModelFacts
-from llmrun.gguf.header import GgufHeader
 from llmrun.gguf.reader import read_header
 from llmrun.metrics.clock import Clock
 from llmrun.store.resolve import resolve
 from llmrun.units import format_count
-
-if TYPE_CHECKING:
-    from llmrun.store.resolve import ResolvedModel
 
 DEFAULT_MODEL = "smollm2-135m"
 """Catalogue entry that comes with llmrun; answers when no model is named or configured."""
@@ -51,7 +48,8 @@ class Opened:
     """A model ready to answer.
 
     `recommended` is the catalogue's sampling for it; `settings_json` the settings in force, with what the
-    engine made of them; `offload` what was planned for the GPUs.
+    engine made of them; `offload` what was planned for the GPUs; `growth` how the context may grow, None
+    where its size was given.
     """
 
     engine: Engine
@@ -63,6 +61,7 @@ class Opened:
     settings_json: Mapping[str, object]
     load_s: float
     offload: Offload | None = None
+    growth: Growth | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -121,11 +120,8 @@ def open_model(
     renderer = _renderer(request, facts)
     try:
         plan = LoadPlan(model_params(settings, str(model.path)), context_params(settings, facts.n_ctx_train))
-        if factory is None:
-            plan = _planned(plan, model, header, facts, settings, request.budget)
-        if plan.offload is not None:
-            yield Notice("info", str(plan.offload))
-        engine = yield from _load(plan, stop, factory or default_engine())
+        subject = Subject((header, *map(read_header, model.parts[1:])), facts)
+        engine, plan = yield from _open(plan, subject, settings, request, stop, factory)
     except BaseException:
         if renderer is not None:
             renderer.close()
@@ -136,21 +132,34 @@ def open_model(
     info = ModelInfo(ref, str(model.path), facts.name, facts.arch, facts.quant, facts.size_bytes)
     yield Loaded(info, load_s, engine.facts.n_ctx_seq, engine.facts.n_threads, kv_use(engine))
     in_force = settings_json(settings, engine, plan.offload)
-    return Opened(engine, info, facts, renderer, settings, model.sampling, in_force, load_s, plan.offload)
+    growth = Growth(request.budget) if settings.context.n_ctx == "auto" else None
+    loaded = (in_force, load_s, plan.offload, growth)
+    return Opened(engine, info, facts, renderer, settings, model.sampling, *loaded)
 
 
-def _planned(
+def _open(
     plan: LoadPlan,
-    model: ResolvedModel,
-    header: GgufHeader,
-    facts: ModelFacts,
+    subject: Subject,
     settings: Effective,
-    budget: Budget,
-) -> LoadPlan:
-    """`plan` with layers decided, or refused."""
-    subject = Subject((header, *map(read_header, model.parts[1:])), facts)
+    request: OpenRequest,
+    stop: Stop,
+    factory: EngineFactory | None,
+) -> Generator[Event, None, tuple[Engine, LoadPlan]]:
+    """The engine and the plan that it was loaded by; an engine that the caller brings gets no plan."""
+    if factory is not None:
+        engine = yield from _load(plan, stop, factory)
+        return engine, plan
     ctx_fixed, strict = settings.context.n_ctx != "auto", settings.hardware.strict_offload
-    return plan_load(subject, plan.model, plan.context, budget, ctx_fixed=ctx_fixed, strict=strict)
+    plan = plan_load(subject, plan.model, plan.context, request.budget, ctx_fixed=ctx_fixed, strict=strict)
+    if plan.offload is not None:
+        yield Notice("info", str(plan.offload))
+    for warning in plan.warnings:
+        yield Notice("warning", warning)
+    try:
+        engine = yield from _load(plan, stop, default_engine())
+    except DoesNotFit as failure:
+        raise failed_load(subject, plan, request.budget, failure) from failure
+    return engine, plan
 
 
 def _renderer(request: OpenRequest, facts: ModelFacts) -> TemplateRenderer | None:

@@ -6,6 +6,8 @@ from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.plan import MemoryPlan
 
+_WITHOUT_FLASH_ATTENTION = frozenset({"grok"})  # llama_init_from_model in src/llama-context.cpp
+
 
 def memory_plan(facts: MemoryFacts, model: ModelParams, context: ContextParams) -> MemoryPlan:
     """The plan of these parameters. Layers "auto" count as all of them, flash attention "auto" as on."""
@@ -18,7 +20,7 @@ def memory_plan(facts: MemoryFacts, model: ModelParams, context: ContextParams) 
         n_ubatch=context.n_ubatch,
         type_k=context.type_k,
         type_v=context.type_v,
-        flash_attn="off" if context.flash_attn == "off" else "on",
+        flash_attn="off" if context.flash_attn == "off" or facts.arch in _WITHOUT_FLASH_ATTENTION else "on",
         swa_full=context.swa_full,
         gpu_layers=layers if isinstance(layers, int) else facts.n_slots,
         offload_kqv=context.offload_kqv,

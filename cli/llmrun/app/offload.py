@@ -9,28 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from llmrun.app.attention import attention_off_gpus, check_cache_types
 from llmrun.app.devices import check_present, known_devices, on_devices, require_gpu, with_named
 from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
+from llmrun.app.room import check_room, not_allocated
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import devices as engine_devices
+from llmrun.engine.flash import flash_attention_types
 from llmrun.engine.rpc import add_rpc_servers
+from llmrun.errors import DoesNotFit
 from llmrun.gguf.facts import ModelFacts
 from llmrun.gguf.header import GgufHeader
-from llmrun.memory.placement import gpus_of, host_of
+from llmrun.gguf.hparams import MemoryFacts, memory_facts
+from llmrun.memory.fit import OffloadPlan, plan_offload
+from llmrun.memory.placement import gpus_of, host_of, place
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES, DeviceInfo, MemoryPlan
 from llmrun.units import format_tokens
-
-if TYPE_CHECKING:
-    from llmrun.gguf.hparams import MemoryFacts
-    from llmrun.memory.fit import OffloadPlan
 
 _F32_BYTES = 4
 _WORTH_A_LOOK = 4
 """An exact sum is made where a rough one, in the widest type, passes this part of the free memory."""
 _BOUNDLESS = 1 << 60
+_PLAIN_TYPES = ("f16", "f16")
+"""Cache types that no model refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,15 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What the engine is asked for, with layers decided; `offload` where "auto" had something to decide."""
+    """What the engine is asked for, with layers decided; `offload` where "auto" had something to decide.
+
+    `warnings`: what will work, but badly.
+    """
 
     model: ModelParams
     context: ContextParams
     offload: Offload | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def plan_load(
@@ -113,9 +120,13 @@ def plan_load(
 
     Raises:
         DoesNotFit: a device has not the memory, and `budget` does not force it.
-        UsageError: a device, cache type or pattern that does not exist, or no GPU where one is required.
+        UsageError: a device or pattern that does not exist, cache types that the engine refuses, no GPU
+            where one is required.
         NetworkFailure, EngineFailure: the engine's devices cannot be listed.
     """
+    if (context.type_k, context.type_v) != _PLAIN_TYPES:
+        facts = memory_facts(subject.headers[0], subject.headers[1:])
+        check_cache_types(facts, memory_plan(facts, model, context))
     found, devices = _devices(model, budget)
     if strict:
         require_gpu(model.gpu_layers, devices)
@@ -125,6 +136,14 @@ def plan_load(
     if not budget.force:
         _check_host(subject, model, context, host_of(devices))
     return LoadPlan(model, context)
+
+
+def failed_load(subject: Subject, plan: LoadPlan, budget: Budget, failure: DoesNotFit) -> DoesNotFit:
+    """The engine's `failure` to allocate in the words of a refusal: numbers, and what would fit."""
+    facts = memory_facts(subject.headers[0], subject.headers[1:])
+    _, devices = _devices(plan.model, budget)
+    wanted = memory_plan(facts, plan.model, plan.context)
+    return not_allocated(facts, wanted, devices, failure, auto_layers=plan.offload is not None)
 
 
 def _devices(model: ModelParams, budget: Budget) -> tuple[tuple[DeviceInfo, ...], tuple[DeviceInfo, ...]]:
@@ -147,8 +166,6 @@ def _check_host(subject: Subject, model: ModelParams, context: ContextParams, ho
     rough_bytes = n_ctx * sum(facts.n_head_kv) * (facts.head_size_k + facts.head_size_v) * _F32_BYTES
     if model.use_mmap and rough_bytes < host.free_bytes // _WORTH_A_LOOK:
         return
-    from llmrun.app.room import check_room
-    from llmrun.gguf.hparams import memory_facts
 
     details = memory_facts(subject.headers[0], subject.headers[1:])
     plan = memory_plan(details, replace(model, gpu_layers=0), context)
@@ -163,9 +180,6 @@ def _on_gpus(
     budget: Budget,
     ctx_fixed: bool,
 ) -> LoadPlan:
-    from llmrun.app.room import check_room
-    from llmrun.gguf.hparams import memory_facts
-    from llmrun.memory.placement import place
 
     facts = memory_facts(subject.headers[0], subject.headers[1:])
     plan, auto = memory_plan(facts, model, context), model.gpu_layers == "auto"
@@ -173,9 +187,10 @@ def _on_gpus(
     plan = plan if best is None else best.plan
     if not budget.force:
         check_room(facts, plan, devices, auto_layers=auto)
-    if best is None:
-        return LoadPlan(model, context)
     placed = place(facts, plan, devices)
+    warnings = tuple(attention_off_gpus(facts, plan, context, placed, flash_attention_types))
+    if best is None:
+        return LoadPlan(model, context, None, warnings)
     offload = Offload(
         kind=best.kind,
         devices=tuple(device.name for device in placed.devices[1:]),
@@ -186,14 +201,12 @@ def _on_gpus(
         ctx_shrunk=best.ctx_shrunk,
     )
     model = replace(model, gpu_layers=placed.gpu_layers, cpu_moe=plan.cpu_moe, n_cpu_moe=plan.n_cpu_moe)
-    return LoadPlan(model, replace(context, n_ctx=plan.n_ctx), offload)
+    return LoadPlan(model, replace(context, n_ctx=plan.n_ctx), offload, warnings)
 
 
 def _best(
     facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], budget: Budget, ctx_fixed: bool
 ) -> OffloadPlan:
-    from llmrun.memory.fit import plan_offload
-
     best = plan_offload(facts, plan, devices, budget.reserve_bytes, ctx_fixed=ctx_fixed)
     if best.kind != "too_large":
         return best

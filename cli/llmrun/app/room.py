@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from llmrun.errors import DoesNotFit
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.fit import max_gpu_layers
+from llmrun.memory.placement import gpus_of, host_of
 from llmrun.memory.plan import DeviceInfo, MemoryPlan
 from llmrun.memory.use import Use, device_use, needed_bytes, room_bytes
 from llmrun.memory.ways import ways_out
@@ -30,13 +31,17 @@ class Lack:
 
 def lacking(use: Use, plan: MemoryPlan) -> Iterator[Lack]:
     """The devices that cannot hold their part of the plan, main memory first."""
-    devices = use.placement.devices
-    sums = [held.sum_bytes for held in use.buckets]
-    sums[0] -= use.buckets[0].weights_bytes if plan.use_mmap else 0
-    for index, device in enumerate(devices):
-        needed, free = needed_bytes(devices, sums, index), room_bytes(devices, index)
+    for index, (device, needed) in enumerate(zip(use.placement.devices, _needed(use, plan), strict=True)):
+        free = room_bytes(use.placement.devices, index)
         if needed > free:
             yield Lack(replace(device, free_bytes=free), needed)
+
+
+def _needed(use: Use, plan: MemoryPlan) -> list[int]:
+    """Bytes each device must hold at all times."""
+    sums = [held.sum_bytes for held in use.buckets]
+    sums[0] -= use.buckets[0].weights_bytes if plan.use_mmap else 0
+    return [needed_bytes(use.placement.devices, sums, index) for index in range(len(sums))]
 
 
 def check_room(
@@ -57,9 +62,48 @@ def check_room(
     else:
         layers = f"{use.placement.gpu_layers} of {facts.n_slots} layers"
         message = f"with {layers} on the GPU, {device.name} needs {needed}, {free} are free"
+    raise DoesNotFit(
+        message, f"{_what_would_fit(facts, plan, use, devices, auto_layers)}; --force tries it anyway"
+    )
+
+
+def not_allocated(
+    facts: MemoryFacts,
+    plan: MemoryPlan,
+    devices: Sequence[DeviceInfo],
+    failure: DoesNotFit,
+    *,
+    auto_layers: bool,
+) -> DoesNotFit:
+    """`failure` of the engine to allocate, with what each device was to hold and what would fit.
+
+    The engine does not say which device failed: GPUs are thought to have had less than they needed, main
+    memory where they hold nothing.
+    """
+    use = device_use(facts, plan, devices)
+    needed = {
+        device.name: size for device, size in zip(use.placement.devices, _needed(use, plan), strict=True)
+    }
+    sums = [
+        f"{device.name} needs {format_bytes(needed[device.name])}, {format_bytes(device.free_bytes)} are free"
+        for device in devices
+        if needed.get(device.name)
+    ]
+    short = [d.name for d in devices if d.kind != "cpu" and needed.get(d.name)] or [host_of(devices).name]
+    less = [
+        replace(d, free_bytes=min(d.free_bytes, needed[d.name] - 1)) if d.name in short else d
+        for d in devices
+    ]
+    return DoesNotFit(
+        "; ".join([failure.message, *sums]), _what_would_fit(facts, plan, use, less, auto_layers)
+    )
+
+
+def _what_would_fit(
+    facts: MemoryFacts, plan: MemoryPlan, use: Use, devices: Sequence[DeviceInfo], auto_layers: bool
+) -> str:
     hints = _hints(facts, plan, _with_mapped(use, plan, devices), auto_layers)
-    hint = f"what would fit: {' or '.join(hints)}" if hints else "use a smaller model"
-    raise DoesNotFit(message, f"{hint}; --force tries it anyway")
+    return f"what would fit: {' or '.join(hints)}" if hints else "use a smaller model"
 
 
 def _with_mapped(use: Use, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
@@ -74,7 +118,7 @@ def _hints(
     facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], auto_layers: bool
 ) -> list[str]:
     hints = []
-    if plan.gpu_layers and not auto_layers:
+    if plan.gpu_layers and gpus_of(devices) and not auto_layers:
         hints.append(f"-ngl {max_gpu_layers(facts, plan, devices, 0)}")
     ways = {way.kind: way.value for way in ways_out(facts, plan, devices, 0, auto_layers=auto_layers)}
     if "quantization" in ways:

@@ -6,11 +6,12 @@ The engine computes from header-only copies in a temporary folder, so that no we
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from llmrun.app.attention import attention_off_gpus, check_cache_types
 from llmrun.app.devices import DeviceProbe, check_present, on_devices, require_gpu, with_named
 from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
@@ -19,14 +20,15 @@ from llmrun.app.vram import VramRequest
 from llmrun.app.vram_values import buckets, compared, device_uses, grid, longest_ctx, remedies, steps
 from llmrun.config.layers import Effective
 from llmrun.engine.api import ContextParams, ModelParams
-from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_sizes
+from llmrun.engine.flash import AttentionShape, TypePair
+from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_flash_attention, probe_sizes
 from llmrun.errors import UsageError
 from llmrun.events import ModelInfo
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import MemoryFacts, memory_facts
 from llmrun.gguf.reader import read_header
 from llmrun.gguf.sparse import sparse_copy
-from llmrun.memory.cache import cells_of, refusal
+from llmrun.memory.cache import cells_of
 from llmrun.memory.estimate import estimate
 from llmrun.memory.fit import plan_offload
 from llmrun.memory.numbers import from_numbers
@@ -74,6 +76,7 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
     if failure:
         warnings.append(f"the engine cannot be asked for its devices, so the CPU stands alone: {failure}")
     warnings += _misplaced(settings, question)
+    warnings += _attention(question, found)
     verified: tuple[VerifiedDevice, ...] = ()
     made = _settings(facts, plan, question.context.flash_attn)
     if request.exact or request.verify:
@@ -168,9 +171,7 @@ def _decide(
     model = model_params(settings, str(subject.parts[0]) if subject.parts else "")
     context = context_params(settings, facts.n_ctx_train)
     plan = memory_plan(facts, model, context)
-    reason = refusal(facts, plan)
-    if reason:
-        raise UsageError(reason, "choose another K/V type with --kv-type, or other sequences with -np")
+    check_cache_types(facts, plan)
     if settings.hardware.strict_offload:
         require_gpu(model.gpu_layers, devices)
     auto = model.gpu_layers == "auto"
@@ -189,6 +190,19 @@ def _misplaced(settings: Effective, question: _Question) -> Iterator[str]:
         yield f"-ngl {layers}: there is no GPU device; all layers stay on the CPU"
     if 0 < trained < plan.n_ctx // (1 if plan.kv_unified else plan.n_seq):
         yield f"the model was trained for {trained:,} tokens; beyond them answers degrade"
+
+
+def _attention(question: _Question, found: Sequence[DeviceInfo]) -> Iterator[str]:
+    """Warnings about GPUs that are here; only the engine can tell what they are able to do."""
+    facts, plan, here = question.subject.facts, question.plan, {device.name for device in found}
+
+    def ask(
+        names: Sequence[str], shapes: Sequence[AttentionShape], pairs: Sequence[TypePair]
+    ) -> Mapping[str, Sequence[TypePair]]:
+        present = [name for name in names if name in here]
+        return probe_flash_attention(present, shapes, pairs, rpc=question.model.rpc) if present else {}
+
+    return attention_off_gpus(facts, plan, question.context, place(facts, plan, question.devices), ask)
 
 
 def _settings(facts: MemoryFacts, plan: MemoryPlan, flash_attn: Literal["on", "off", "auto"]) -> VramSettings:

@@ -20,6 +20,7 @@ from typing import Any
 from llmrun.engine.api import ContextParams, ModelParams, RopeParams
 from llmrun.engine.bindings import devices
 from llmrun.engine.context import Context
+from llmrun.engine.flash import AttentionShape, flash_attention_types
 from llmrun.engine.model import Model
 from llmrun.engine.probe.account import account
 from llmrun.engine.probe.scan import scan_passes
@@ -29,7 +30,7 @@ from llmrun.engine.rpc import add_rpc_servers
 from llmrun.errors import LlmrunError
 
 _BATCH = 8
-_QUESTIONS = ("devices", "sizes", "measure", "bandwidth", "build", "generate")
+_QUESTIONS = ("devices", "flash", "sizes", "measure", "bandwidth", "build", "generate")
 
 
 def probe_compute() -> None:
@@ -73,6 +74,8 @@ def _ask(entry: str, question: dict[str, Any]) -> object:
     match entry:
         case "devices":
             return _devices(question)
+        case "flash":
+            return _flash(question)
         case "bandwidth":
             return scan_passes(**question)
         case "build":
@@ -98,6 +101,12 @@ def _bound(alarm_s: int, memory_bytes: int | None) -> None:
 def _devices(question: dict[str, Any]) -> list[dict[str, Any]]:
     add_rpc_servers(question["rpc"])
     return [asdict(device) for device in devices()]
+
+
+def _flash(question: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    add_rpc_servers(question["rpc"])
+    shapes = [AttentionShape(**shape) for shape in question["shapes"]]
+    return flash_attention_types(question["devices"], shapes, [(k, v) for k, v in question["pairs"]])
 
 
 def _sizes(question: dict[str, Any], *, dry: bool) -> dict[str, Any]:

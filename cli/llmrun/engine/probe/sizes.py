@@ -17,6 +17,7 @@ from pathlib import Path
 
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import Device
+from llmrun.engine.flash import AttentionShape, TypePair
 from llmrun.engine.probe.child import DRY_MEMORY_BYTES, ask
 from llmrun.units import GIB
 
@@ -76,6 +77,20 @@ def probe_devices(rpc: Sequence[str] = ()) -> tuple[Device, ...]:
     """
     found = ask("devices", {"rpc": list(rpc)}, timeout_s=_DEVICES_TIMEOUT_S, memory_bytes=DRY_MEMORY_BYTES)
     return tuple(Device(**device) for device in found)
+
+
+def probe_flash_attention(
+    names: Sequence[str], shapes: Sequence[AttentionShape], pairs: Sequence[TypePair], *, rpc: Sequence[str]
+) -> dict[str, list[TypePair]]:
+    """As `flash_attention_types`, with the devices of the RPC servers; errors as in `probe_devices`."""
+    question = {
+        "devices": list(names),
+        "shapes": [asdict(shape) for shape in shapes],
+        "pairs": list(pairs),
+        "rpc": list(rpc),
+    }
+    found = ask("flash", question, timeout_s=_DEVICES_TIMEOUT_S, memory_bytes=DRY_MEMORY_BYTES)
+    return {name: [(k, v) for k, v in able] for name, able in found.items()}
 
 
 def probe_sizes(
