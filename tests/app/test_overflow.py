@@ -29,7 +29,9 @@ def prompt_of(desk: Desk, index: int = -1) -> str:
 
 def long_chat(desk: Desk, **flags: object) -> tuple[Chat, list[Answered]]:
     """Thirty turns in a window that holds a few."""
-    chat = desk.chat([["fine"]], None, n_ctx=512, max_tokens=20, system=SYSTEM, watched=False, **flags)
+    chat = desk.chat(
+        [["fine"]], None, n_ctx=512, max_tokens=20, system=SYSTEM, watched=False, n_ctx_train=8192, **flags
+    )
     return chat, [say(chat, f"message {number:02} " + "x" * 40) for number in range(30)]
 
 

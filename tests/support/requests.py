@@ -138,6 +138,7 @@ class Desk:
         button: Stop | None = None,
         *,
         watched: bool = False,
+        n_ctx_train: int = 8192,
         **flags: object,
     ) -> Chat:
         """An open chat."""
@@ -145,7 +146,7 @@ class Desk:
         request = OpenRequest(str(self.chat_model), self.sources(**flags))
         store = SessionStore(Path(self.env["LLMRUN_DATA_DIR"]), lambda: datetime.now(UTC))
         session = store.unsaved(model="", system=str(flags.get("system") or ""))
-        factory = self.factory(Script(replies), clock)
+        factory = self.factory(Script(replies, n_ctx_train=n_ctx_train), clock)
         chat = Chat(request, session, clock.clock, button or Stop(), factory, watched=watched)
         list(chat.open())
         self.chats.append(chat)
