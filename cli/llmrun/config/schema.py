@@ -116,8 +116,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model", "context", Text(), None, "",
             "model that answers when none is named; none: the one that comes with llmrun"),
     Setting("n_ctx", "context", _count(0, auto="auto", max=0), "auto", "-c",
-            f"window in tokens; auto: {DEFAULT_CTX:,} or the trained length if that is smaller; "
-            "max (or 0): the trained length"),
+            f"window in tokens; auto: {DEFAULT_CTX:,}, or the trained length if that is smaller, growing to "
+            "that length as memory allows; max (or 0): the trained length"),
     Setting("n_parallel", "context", _count(1, MAX_SEQUENCES), 1, "-np",
             "sequences the context holds"),
     Setting("kv_unified", "context", Switch(), True, "--kv-unified",
@@ -126,6 +126,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("type_v", "context", _KV, "f16", "-ctv", "number format of cached values"),
     Setting("swa_full", "context", Switch(), False, "--swa-full",
             "sliding-window layers keep every position: more memory, any prefix can be reused"),
+    Setting("prefix_cache", "context", Switch(), True, "--prefix-cache",
+            "keep evaluated prefixes in memory and on disk for later prompts that begin alike"),
+    Setting("prefix_cache_mib", "context", _count(0, auto="auto"), "auto", "--prefix-cache-mib",
+            "most disk space for them in MiB; auto: a tenth of what is free, at most 16 GiB; 0: none"),
     Setting("rope_scaling", "context", Choice(("none", "linear", "yarn"), "model"), None, "--rope-scaling",
             "how positions beyond the trained length are scaled; model: as the file says"),
     Setting("rope_freq_base", "context", _POSITIVE, None, "--rope-freq-base",

@@ -44,6 +44,8 @@ class ContextSettings:
     type_k: str
     type_v: str
     swa_full: bool
+    prefix_cache: bool
+    prefix_cache_mib: int | Literal["auto"]
     rope_scaling: Literal["none", "linear", "yarn"] | None
     rope_freq_base: float | None
     rope_freq_scale: float | None
