@@ -118,7 +118,8 @@ class TestSomethingElseUnderAModelsName:
         assert "named pipe" in ended.err
 
     @pytest.mark.parametrize("command", ["show", "run"])
-    def test_without_permission(self, cli: Cli, tmp_path: Path, command: str) -> None:
+    @pytest.mark.parametrize("locked", ["x.gguf", "."])
+    def test_without_permission(self, cli: Cli, tmp_path: Path, command: str, locked: str) -> None:
         """Root may read anything unless the power to do so is taken from it."""
         as_anyone: tuple[str, ...] = ()
         if os.geteuid() == 0:
@@ -128,9 +129,12 @@ class TestSomethingElseUnderAModelsName:
                 or subprocess.run([*as_anyone, "true"], check=False).returncode
             ):
                 pytest.skip("root reads every file here")
-        path = put(tmp_path, "x", bad.SOUND)
-        path.chmod(0)
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        path = put(folder, "x", bad.SOUND)
+        (folder / locked).chmod(0)
         ended = cli(command, path, stdin=b"Hi", wrapper=as_anyone)
+        folder.chmod(0o700)
         assert is_one_error(ended, 3)
         assert "permission denied" in ended.err
         assert "chmod" in ended.err

@@ -132,10 +132,21 @@ def _split_parts(path: Path) -> tuple[Path, ...]:
 def _by_path(ref: str) -> ResolvedModel:
     path = _expand(ref)
     parts = _split_parts(path)
-    if not os.path.lexists(path) and len(parts) == 1:
+    if len(parts) == 1 and _is_absent(path):
         raise ModelNotFound(f"there is no file {printable(ref)}", "check the path")
     _check_parts(parts)
     return ResolvedModel(ref, parts[0], "path", parts)
+
+
+def _is_absent(path: Path) -> bool:
+    """False also where a folder on the way may not be entered: whoever reads the file says so."""
+    try:
+        os.lstat(path)
+    except PermissionError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _check_parts(parts: Sequence[Path]) -> None:
