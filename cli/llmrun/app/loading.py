@@ -23,6 +23,7 @@ from llmrun.events import Event, Loaded, LoadProgress, ModelInfo, Notice
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.facts import ModelFacts
 from llmrun.gguf.reader import read_header
+from llmrun.gguf.text import printable
 from llmrun.metrics.clock import Clock
 from llmrun.store.resolve import resolve
 from llmrun.units import format_count
@@ -115,6 +116,8 @@ def open_model(
     settings = request.sources.resolve(model_file=header.metadata, catalogue_sampling=model.sampling)
     if request.model is None:
         yield Notice("info", f"model: {ref} ({first.source('model')})")
+    if model.repo:
+        yield Notice("info", f"file: {printable(model.path.name)} of {model.repo}")
     for warning in settings.warnings:
         yield Notice("warning", warning)
     renderer = _renderer(request, facts)
