@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from llmrun.doctor_report import DoctorReport
 from llmrun.errors import LlmrunError
 from llmrun.events import (
     Accepted,
@@ -32,7 +31,6 @@ IMPOSSIBLE = -9999.0
 
 SHOW_SCHEMA = "llmrun.show/1"
 VRAM_SCHEMA = "llmrun.vram/1"
-DOCTOR_SCHEMA = "llmrun.doctor/1"
 ERROR_SCHEMA = "llmrun.error/1"
 
 
@@ -276,22 +274,3 @@ def vram_document(report: VramReport) -> dict[str, object]:
 
 def _use(use: Use) -> dict[str, int]:
     return {**asdict(use), "sum_bytes": use.sum_bytes}
-
-
-def doctor_document(report: DoctorReport) -> dict[str, object]:
-    """The `llmrun.doctor/1` document."""
-    return {
-        "schema": DOCTOR_SCHEMA,
-        "exit_code": report.exit_code,
-        "findings": [
-            {
-                "check": found.check,
-                "level": found.level,
-                "message": found.text,
-                "hint": found.todo,
-                "exit_code": found.exit_code,
-                "data": dict(found.data),
-            }
-            for found in report.findings
-        ],
-    }

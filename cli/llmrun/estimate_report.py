@@ -5,7 +5,7 @@ Times are seconds, rates tokens a second, sizes bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmrun.events import ModelInfo
@@ -78,7 +78,8 @@ class Lever:
     """The same request with one thing changed.
 
     `value`: tokens cached, tokens left out, name of a quantization (empty: half the bytes), or requests at
-    once. `before_s` is what `requests` of them take without the change, one after the other.
+    once. `before_s` is what `requests` of them take without the change, one after the other. `bound`: it is
+    that fast at most.
     """
 
     kind: LeverKind
@@ -86,6 +87,7 @@ class Lever:
     times: PhaseTimes
     before_s: float
     requests: int = 1
+    bound: bool = False
 
     @property
     def gain(self) -> float:
@@ -105,7 +107,12 @@ class TextSample:
     characters: int
     size_bytes: int
     tokens: int
-    characters_per_s: float | None
+    characters_per_s: float | None = None
+
+    def at(self, decode_rate: float | None) -> TextSample:
+        """The same text appearing at so many tokens a second."""
+        rate = None if decode_rate is None else decode_rate * self.characters_per_token
+        return replace(self, characters_per_s=rate)
 
     @property
     def characters_per_token(self) -> float:

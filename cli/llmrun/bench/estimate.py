@@ -151,7 +151,7 @@ def levers(
     quant: tuple[str, float],
     batch: int,
     step: StepBytes | None = None,
-    memory_share: float = 1.0,
+    memory_share: float | None = None,
     together: float | None = None,
 ) -> Iterator[Lever]:
     """The request with one thing changed at a time.
@@ -163,7 +163,8 @@ def levers(
         batch: requests decoded together. A step reads the weights once for all of them and so takes no
             longer, until it has as much to compute as a prefill: then the prefill rate bounds their sum.
         step: what decode reads; None counts weights alone.
-        memory_share: share of a step's time that reading memory explains; the rest does not shrink.
+        memory_share: share of a step's time that reading memory explains; the rest does not shrink. None: not
+            known, then all of it at most.
         together: the measured sum of the rates of such a batch, where there is one.
     """
     before_s = request.times().total_s
@@ -174,12 +175,12 @@ def levers(
         yield Lever("half_retrieved", str(left_out), _shorter(request, left_out).times(), before_s)
     if request.output_tokens:
         name, share = quant
-        factor = 1 - memory_share * (1 - _bytes_factor(step, share))
+        factor = 1 - (1.0 if memory_share is None else memory_share) * (1 - _bytes_factor(step, share))
         smaller = replace(request, decode=request.decode.scaled(1 / factor))
-        yield Lever("quantization", name, smaller.times(), before_s)
+        yield Lever("quantization", name, smaller.times(), before_s, bound=memory_share is None)
         if batch > 1:
             times = batched(request, batch, together)
-            yield Lever("batch", str(batch), times, before_s * batch, batch)
+            yield Lever("batch", str(batch), times, before_s * batch, batch, bound=together is None)
 
 
 def _shorter(request: Request, left_out: int) -> Request:

@@ -10,6 +10,7 @@ from llmrun import __version__
 from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.doctor import doctor
+from llmrun.commands.estimate import estimate
 from llmrun.commands.run import run
 from llmrun.commands.show import show
 from llmrun.commands.vram import vram
@@ -44,5 +45,6 @@ app.command()(run)
 app.command()(chat)
 app.command()(show)
 app.command()(vram)
+app.command()(estimate)
 app.command()(doctor)
 app.add_typer(config_app, name="config")

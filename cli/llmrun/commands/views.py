@@ -15,10 +15,13 @@ from llmrun.ui.streams import Streams
 if TYPE_CHECKING:
     from llmrun.app.worker import Stop
     from llmrun.events import Event
+    from llmrun.ui.estimate_view import EstimateProgress
     from llmrun.ui.live_view import LiveView
 
 
-def show_events(events: Iterable[Event], stop: Stop, view: AnswerView | JsonView | LiveView) -> None:
+def show_events(
+    events: Iterable[Event], stop: Stop, view: AnswerView | JsonView | LiveView | EstimateProgress
+) -> None:
     """Run a use-case beside this thread and show its events; the view is left clean, also after an error.
 
     Raises what the use-case raises, and BrokenPipeError when whoever read stdout has gone.
