@@ -117,13 +117,31 @@ class GenerationStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a prompt parts from the stored sequence most like it: after `token` tokens, which end in `before`.
+
+    `stored` and `prompt` are the texts that follow on either side; each is cut short and safe to show.
+    """
+
+    token: int
+    before: str
+    stored: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixReport:
-    """Where the cached tokens came from, and why there were none (`miss_reason`, empty on a hit)."""
+    """Where the cached tokens came from, and why there were none, or fewer than could be expected.
+
+    `miss_reason` is empty on a hit, but for a template that rewrote history. `difference` is from the stored
+    sequence that shares most with the prompt, None where there is none or all of it was used.
+    """
 
     memory_tokens: int = 0
     checkpoint_tokens: int = 0
     disk_tokens: int = 0
     miss_reason: str = ""
+    difference: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from llmrun.errors import UsageError
+
+_DOCUMENT_END = "--- end of {} ---"
 
 
 def text_or_file(value: str) -> str:
@@ -75,10 +78,16 @@ def join_prompt(files: Sequence[tuple[str, str]], prompts: Sequence[str], stdin:
     Raises:
         UsageError: nothing but white space is left.
     """
-    parts = [f"--- {name} ---\n{text.strip()}\n--- end of {name} ---" for name, text in files]
+    parts = [f"--- {name} ---\n{text.strip()}\n{_DOCUMENT_END.format(name)}" for name, text in files]
     parts += [text for text in prompts if text.strip()]
     if stdin is not None and stdin.strip():
         parts.append(stdin.strip("\r\n") if parts else stdin)
     if not parts:
         raise UsageError("the prompt is empty", "give it as an argument, with -f FILE, or on standard input")
     return "\n\n".join(parts)
+
+
+def document_ends(message: str) -> list[int]:
+    """Places in a message made by `join_prompt` at which a file of it ends."""
+    pattern = "^" + re.escape(_DOCUMENT_END).replace(re.escape("{}"), ".+") + "$"
+    return [match.end() for match in re.finditer(pattern, message, re.MULTILINE)]

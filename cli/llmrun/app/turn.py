@@ -6,22 +6,34 @@ sequence holds from the turn before is reused as far as the new prompt agrees wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, starmap
 
 from llmrun.app.answer_text import AnswerText
 from llmrun.app.context_use import context_use
+from llmrun.app.cut_points import cut_points
 from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
 from llmrun.app.overflow import make_room
 from llmrun.app.plan import sampling_params
-from llmrun.app.prompts import Prepared, Prompter
+from llmrun.app.prefix_cache import PrefixCache
+from llmrun.app.prompts import ANSWER_ROOM, Prepared, Prompter
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
 from llmrun.chat.reasoning import ReasoningSplitter
 from llmrun.chat.turns import History
-from llmrun.engine.api import EndReason, EndStep, Engine, Job, PrefillStep, Run, SamplingParams, TokenStep
+from llmrun.engine.api import (
+    EndReason,
+    EndStep,
+    Engine,
+    Job,
+    PrefillStep,
+    Run,
+    SamplingParams,
+    Step,
+    TokenStep,
+)
 from llmrun.events import (
     Accepted,
     Completion,
@@ -40,8 +52,7 @@ from llmrun.events import (
 )
 from llmrun.metrics.clock import Clock
 from llmrun.metrics.timeline import Timeline
-from llmrun.prefix.reuse import common_prefix
-from llmrun.units import format_count
+from llmrun.units import format_count, format_tokens
 
 SEQ = 0
 """The sequence that holds the conversation."""
@@ -93,6 +104,8 @@ class Turns:
         self._clock = clock
         self._watched = watched
         self._history = History()
+        self._said: tuple[Message, ...] = ()  # what the sequence holds, as messages
+        self._prefixes = PrefixCache(self._engine, clock, enabled=opened.settings.context.prefix_cache)
 
     def use(self, opened: Opened) -> None:
         """Go on under changed settings of the same open model."""
@@ -115,24 +128,44 @@ class Turns:
         splitter = None if ask.raw is not None else ReasoningSplitter(prompt.opened_reasoning)
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
         sampling = sampling_params(self._settings, self._engine.facts.n_ctx_seq, ignore_eos=ask.ignore_eos)
-        job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs)
+        messages = ask.conversation.messages(window) if ask.conversation else ()
+        marks = yield from self._bring_near(prepared, messages)
+        job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs, marks)
         decoded = yield from self._decode(job, text, timeline, lambda: self._context_use(ask, prepared))
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
         if text.stopped:
             decoded.reason = "stopped"
         self._history = history.with_sampled(self._kept(decoded, text), self._engine.piece)
+        interrupted = decoded.reason == "interrupted"
+        self._said = (*messages, Message("assistant", text.answer, text.reasoning, interrupted))
         completion = self._completion(job, text, timeline, decoded, window)
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
         return completion
+
+    def _bring_near(
+        self, prepared: Prepared, messages: tuple[Message, ...]
+    ) -> Generator[Event, None, tuple[int, ...]]:
+        """Take from the prefix cache what it has; returns the places where it wants to take checkpoints."""
+        tokens, text = prepared.tokens, prepared.prompt.text
+        goes_on = bool(self._said) and messages[: len(self._said)] == self._said
+        return (
+            yield from self._prefixes.prepare(
+                tokens,
+                lambda start: cut_points(messages, text, tokens, self._engine.piece, start),
+                goes_on=goes_on,
+            )
+        )
 
     def _prepare(self, ask: Ask, timeline: Timeline) -> Generator[Event, None, tuple[Prepared, Window]]:
         """The prompt, and what of the conversation it leaves out."""
         prompter = Prompter(self._opened, self._history)
         if ask.conversation is None:
             prepared, window = prompter.raw(ask.raw or ""), ask.window
+            yield from self._grow(len(prepared.tokens))
         else:
+            yield from self._grow(prompter.count(ask.conversation.messages(ask.window)))
             capacity = self._engine.facts.n_ctx_seq
             window = yield from make_room(
                 ask.conversation, ask.window, self._settings.output, capacity, prompter.count, self._summarize
@@ -146,6 +179,16 @@ class Turns:
         droppable = ask.conversation is not None and window.left_out < len(ask.conversation.exchanges)
         prompter.check_fits(len(prepared.tokens), droppable=droppable)
         return prepared, window
+
+    def _grow(self, n_tokens: int) -> Iterator[Notice]:
+        """Let the context grow, where it may, to hold so many tokens and an answer; tells if it has grown."""
+        before = self._engine.facts.n_ctx_seq
+        answer = self._settings.output.max_tokens or ANSWER_ROOM
+        growth = self._opened.growth
+        size = growth.size_for(n_tokens + answer, self._engine.facts) if growth else None
+        if size is not None and self._engine.resize(size):
+            now = format_tokens(self._engine.facts.n_ctx_seq)
+            yield Notice("info", f"the context has grown from {format_count(before)} to {now}")
 
     def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
         """Let the model write a summary, reusing what the sequence holds of the conversation."""
@@ -184,18 +227,19 @@ class Turns:
     def _decode(
         self, job: Job, text: AnswerText, timeline: Timeline, context: Callable[[], ContextUse | None]
     ) -> Generator[Event, None, _Decoded]:
-        held = list(self._engine.held(SEQ))
-        run = self._engine.run([job])
         decoded = _Decoded()
         began_s = measured_s = self._clock()
         timeline.prefill_started()
-        for step in run:
+        for run, step in self._steps(job, decoded):
             match step:
+                case Notice():
+                    yield step
                 case PrefillStep():
                     now_s = self._clock()
+                    self._prefixes.reached(step)
                     yield PrefillProgress(step.done, step.total, now_s - began_s, now_s)
                     if step.done == 0:
-                        decoded.prefix = self._prefix_report(held, job.prompt, step.reused)
+                        decoded.prefix = self._prefixes.report(step.reused)
                         timeline.reused(step.reused)
                     elif step.done == step.total:
                         timeline.prefilled()
@@ -215,6 +259,23 @@ class Turns:
         if self._watched:
             decoded.context = decoded.context or context()
         return decoded
+
+    def _steps(self, job: Job, decoded: _Decoded) -> Iterator[tuple[Run, Step | Notice]]:
+        """The steps of a job; where the context is full and can grow, the job goes on in the larger one."""
+        going_on = job
+        while True:
+            run, grown = self._engine.run([going_on]), False
+            for step in run:
+                if isinstance(step, EndStep) and step.reason == "context":
+                    for notice in self._grow(len(job.prompt) + len(decoded.sampled)):
+                        grown = True
+                        yield run, notice
+                if not grown and not (isinstance(step, PrefillStep) and decoded.sampled):
+                    yield run, step
+            if not grown:
+                return
+            left = None if job.max_tokens is None else job.max_tokens - len(decoded.sampled)
+            going_on = replace(job, prompt=[*job.prompt, *decoded.sampled], max_tokens=left)
 
     def _take(
         self, step: TokenStep, decoded: _Decoded, text: AnswerText, timeline: Timeline
@@ -239,19 +300,6 @@ class Turns:
             closing = f"{marker}\n\n"
             run.force(SEQ, self._engine.tokenize(closing, add_special=False, parse_special=True))
 
-    def _prefix_report(self, held: Sequence[int], tokens: Sequence[int], reused: int) -> PrefixReport:
-        """Where the reused tokens came from, or why there were none."""
-        if reused:
-            return PrefixReport(memory_tokens=reused)
-        if not held:
-            return PrefixReport(miss_reason="nothing stored")
-        common = common_prefix(held, tokens)
-        if common == 0:
-            return PrefixReport(miss_reason="differs from the first token")
-        if self._engine.facts.n_swa:
-            return PrefixReport(miss_reason=f"the sliding window has passed token {common}")
-        return PrefixReport(miss_reason=f"the model's state cannot go back to token {common}")
-
     def _completion(
         self, job: Job, text: AnswerText, timeline: Timeline, decoded: _Decoded, window: Window
     ) -> Completion:
@@ -265,7 +313,11 @@ class Turns:
             kv=kv_use(self._engine),
             dropped_messages=2 * window.left_out,
             summary=window.summary,
-            settings={**self._opened.settings_json, "seed": job.sampling.seed},
+            settings={
+                **self._opened.settings_json,
+                "n_ctx": self._engine.facts.n_ctx_seq,
+                "seed": job.sampling.seed,
+            },
             choices=None if job.logprobs is None else tuple(decoded.choices),
             context=decoded.context,
         )
