@@ -34,7 +34,7 @@ The first of these that has a value wins:
 3. the profile named with `--profile NAME`
 4. `config.yaml` in the user's configuration folder
 5. values tuned for this machine (hardware settings only)
-6. the catalogue's sampling settings for the model
+6. the [catalogue](models.md)'s sampling settings for the model
 7. `general.sampling.*` in the model file: temperature, top_k, top_p, min_p, repeat_last_n, repeat_penalty
 8. the built-in default
 

@@ -65,8 +65,9 @@ def test_helpers_are_not_the_model(cli: Cli, hub: Path, content: bytes) -> None:
     helpers = ("mmproj-F16.gguf", "imatrix.gguf", "mtp-draft-Q8_0.gguf")
     main = {"UD-Q4_K_XL/m-UD-Q4_K_XL.gguf": content}
     fill_cache(hub, "user/repo", dict.fromkeys(helpers, b"small") | main)
-    ended = cli.here("run", "user/repo", "Hi", *GREEDY)
+    ended = cli.here("run", "user/repo", "Hi", *GREEDY, "-v")
     assert (ended.status, ended.text) == (0, ANSWER)
+    assert "m-UD-Q4_K_XL.gguf of user/repo" in ended.err
 
 
 @pytest.mark.parametrize(("kind", "says"), [("mmproj", "projector"), ("imatrix", "importance matrix")])
