@@ -238,7 +238,7 @@ class TestQuantizedCaches:
         assert "flash attention" in ended.err
         assert "-fa on" in ended.err.splitlines()[-1]
 
-    @pytest.mark.parametrize("command", ["vram"])
+    @pytest.mark.parametrize("command", ["run", "chat", "vram"])
     def test_a_head_that_fills_no_block(self, cli: Cli, tmp_path: Path, command: str) -> None:
         path = write_tiny(tmp_path / "m.gguf", "llama")
         stdin = b"" if command == "vram" else b"Hi"
@@ -247,7 +247,7 @@ class TestQuantizedCaches:
         assert f"{HEAD_SIZE}" in ended.err
         assert "q8_0" in ended.err
 
-    @pytest.mark.parametrize("command", ["vram"])
+    @pytest.mark.parametrize("command", ["run", "vram"])
     def test_a_pair_that_cannot_be(self, cli: Cli, tmp_path: Path, command: str) -> None:
         path = write_arch(tmp_path / "m.gguf", "deepseek2", vocabulary=True)
         ended = cli.here(command, path, "-ctk", "q8_0", stdin=b"" if command == "vram" else b"Hi")
