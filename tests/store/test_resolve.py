@@ -230,6 +230,14 @@ def test_a_catalogue_name_stands_for_its_repository(root: Path) -> None:
     assert resolve("gamma:q4_k_m", catalogue=CATALOGUE).quant == "Q4_K_M"
 
 
+def test_where_a_catalogue_names_default_is_not_on_disk_another_is_taken(root: Path) -> None:
+    fill_cache(root, "user/gamma-GGUF", {"g-F16.gguf": b"f"})
+    assert resolve("gamma", catalogue=CATALOGUE).quant == "F16"
+    with pytest.raises(ModelNotFound, match="here is F16") as caught:
+        resolve("gamma:Q8_0", catalogue=CATALOGUE)
+    assert caught.value.hint.endswith("llmrun pull gamma:Q8_0")
+
+
 def test_the_users_catalogue_is_asked(here: Path, root: Path) -> None:
     fill_cache(root, "u/r", {"m-F16.gguf": b"f"})
     (here / "config").mkdir()

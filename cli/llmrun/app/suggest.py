@@ -45,7 +45,7 @@ def suggestion(catalogue: Catalogue, free_bytes: int) -> str | None:
     if model is None:
         return None
     try:
-        find_local(model.hub, model.default, pull=model.name)
+        find_local(model.hub, pull=model.name, default=model.default)
         command = "chat"
     except LlmrunError:
         command = "pull"

@@ -28,8 +28,10 @@ def local_variants(repo: str, root: Path | None = None) -> tuple[Variant[CachedF
     return tuple(kept.values())
 
 
-def find_local(repo: str, tag: str = "", root: Path | None = None, *, pull: str) -> Variant[CachedFile]:
-    """The model in the cache that `tag` names; without one, what is there (`choose_local`).
+def find_local(
+    repo: str, tag: str = "", root: Path | None = None, *, pull: str, default: str = ""
+) -> Variant[CachedFile]:
+    """The model in the cache that `tag` names; without one, what is there, by the rule of `choose_local`.
 
     `pull` is how the command that fetches it names the model.
 
@@ -41,7 +43,7 @@ def find_local(repo: str, tag: str = "", root: Path | None = None, *, pull: str)
     found = local_variants(repo, root)
     fitting = found if not tag else matching(found, tag)
     if fitting:
-        variant = choose(found, tag, repo) if tag else choose_local(found)
+        variant = choose(found, tag, repo) if tag else choose_local(found, default)
         if variant.complete:
             return variant
         raise _in_part(variant, partial_files(repo, root), pull)

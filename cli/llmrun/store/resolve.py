@@ -119,14 +119,16 @@ def _split_parts(path: Path) -> tuple[Path, ...]:
     found = split_name(path.name)
     if found is None:
         return (path,)
-    parts = tuple(path.with_name(part_name(found, no)) for no in range(1, found.count + 1))
-    for no, part in enumerate(parts, 1):
+    parts: list[Path] = []
+    for no in range(1, found.count + 1):
+        part = path.with_name(part_name(found, no))
         if not os.path.exists(part):
             raise ModelNotFound(
                 f"part {no} of {found.count} is missing: there is no file {printable(str(part))}",
                 "put all parts of the model into one folder",
             )
-    return parts
+        parts.append(part)
+    return tuple(parts)
 
 
 def _by_path(ref: str) -> ResolvedModel:
@@ -154,9 +156,10 @@ def _check_parts(parts: Sequence[Path]) -> None:
         check_part(read_header(part), no=no, count=len(parts), name=str(part))
 
 
-def _by_repo(ref: str, wanted: RepoRef, root: Path | None, *, pull: str) -> ResolvedModel:
-    """The model of a repository in the cache; `pull` names it in the command that fetches it."""
-    variant = find_local(wanted.repo, wanted.tag, root, pull=pull)
+def _by_repo(ref: str, wanted: RepoRef, root: Path | None, *, pull: str, default: str = "") -> ResolvedModel:
+    """The model of a repository in the cache; `pull` names it in the command that fetches it, `default` is
+    the quantization to take first where none is asked for."""
+    variant = find_local(wanted.repo, wanted.tag, root, pull=pull, default=default)
     parts = tuple(part.file for part in variant.files)
     _check_parts(parts)
     first = variant.files[0]
@@ -191,8 +194,7 @@ def _by_name(ref: str, wanted: NameRef, catalogue: Catalogue, root: Path | None)
     model = catalogue[name]
     if model.hub:
         pull = f"{name}:{wanted.tag}" if wanted.tag else name
-        repo = RepoRef(model.hub, wanted.tag or model.default)
-        found = _by_repo(ref, repo, root, pull=pull)
+        found = _by_repo(ref, RepoRef(model.hub, wanted.tag), root, pull=pull, default=model.default)
         return replace(found, source="catalogue", name=name, sampling=model.sampling)
     no_quant = ModelNotFound(
         f"{name} has no {printable(wanted.tag)}", f"it comes as {', '.join(model.files)}"

@@ -170,13 +170,14 @@ def choose(found: Sequence[Variant[F]], tag: str, repo: str) -> Variant[F]:
     raise ModelNotFound(f"{where} has no {what}", f"it comes as {titles(found)}")
 
 
-def choose_local(found: Sequence[Variant[F]]) -> Variant[F]:
-    """The one to take where none is named: complete before incomplete, Q4_K_M, Q8_0, then the first.
+def choose_local(found: Sequence[Variant[F]], default: str = "") -> Variant[F]:
+    """The one to take where none is named: complete before incomplete, the default if there is one, Q4_K_M,
+    Q8_0, then the first.
 
     `found` must not be empty.
     """
     whole = [v for v in found if v.complete] or list(found)
-    for quant in PREFERRED:
+    for quant in filter(None, (default.upper(), *PREFERRED)):
         for variant in whole:
             if variant.quant.upper() == quant:
                 return variant
