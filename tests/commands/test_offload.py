@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Cli, Ended
+from tests.support.models import gemma_path
 from tests.support.rpc import rpc_server
 
 N_LAYERS = 31  # of SmolLM2, the output among them
@@ -134,3 +135,18 @@ def test_layers_without_a_gpu(cli: Cli, given: str, asked: object) -> None:
     estimate = cli.here("vram", "smollm2-135m", "--json", "-ngl", given)
     assert (estimate.status, estimate.document["settings"]["n_gpu_layers"]) == (0, 0)
     assert estimate.err.count("warning: ") == 1
+
+
+@pytest.mark.parametrize("layers", ["7", "all"])
+def test_the_cache_of_each_device_is_told_to_the_byte(cli: Cli, server: str, layers: str) -> None:
+    """Window and full layers on three devices, in sizes that the engine's log rounds."""
+    shape = ("-c", "300", "-ub", "100", "--kv-type", "q8_0", "-fa", "on")
+    with rpc_server() as other:
+        words = ("--rpc", server, "--rpc", other, "-ts", "2,1", "-ngl", layers, *shape)
+        ran = cli("run", gemma_path(), "Hi", "--raw", "-n", "1", "--json", *words)
+        exact = cli("vram", gemma_path(), "--exact", "--json", *words)
+    assert (ran.status, exact.status) == (0, 0), ran.err + exact.err
+    expected = {d["name"]: d["kv_bytes"] for d in exact.document["devices"] if d["kv_bytes"]}
+    assert kv_bytes(ran.document) == expected
+    assert len(expected) == (3 if layers == "7" else 2)
+    assert sum(expected.values()) % 34 == 0

@@ -215,7 +215,7 @@ class TestErrors:
         def refuse(*_: object) -> None:
             raise error("the engine says no", "do something else")
 
-        monkeypatch.setattr("llmrun.app.loading.default_engine", lambda: refuse)
+        monkeypatch.setattr("llmrun.app.loading.default_engine", lambda _subject: refuse)
         self.check(cli, error.code, error.exit_code, "run", model)
 
     def test_template(self, cli: Cli, tmp_path: Path) -> None:

@@ -85,11 +85,15 @@ class Opened:
         self.engine.close()
 
 
-def default_engine() -> EngineFactory:
+def default_engine(subject: Subject) -> EngineFactory:
     """The llama.cpp engine, imported only now."""
-    from llmrun.engine.llama import open_engine
+    from functools import partial
 
-    return open_engine
+    from llmrun.app.cache_bytes import exact_blocks
+    from llmrun.engine.llama import open_engine
+    from llmrun.gguf.hparams import memory_facts
+
+    return partial(open_engine, exact=lambda made: exact_blocks(memory_facts(subject.headers[0]), made))
 
 
 def open_model(
@@ -159,7 +163,7 @@ def _open(
     for warning in plan.warnings:
         yield Notice("warning", warning)
     try:
-        engine = yield from _load(plan, stop, default_engine())
+        engine = yield from _load(plan, stop, default_engine(subject))
     except DoesNotFit as failure:
         raise failed_load(subject, plan, request.budget, failure) from failure
     return engine, plan

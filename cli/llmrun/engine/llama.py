@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from llmrun.engine.api import ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run, State
+from llmrun.engine.api import CacheBlock, ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run, State
 from llmrun.engine.bindings import library_path
 from llmrun.engine.context import Context
 from llmrun.engine.identity import identity_of
@@ -14,13 +14,21 @@ from llmrun.engine.loop import DecodeLoop
 from llmrun.engine.model import Model
 from llmrun.errors import DoesNotFit, Interrupted
 
+ExactBlocks = Callable[[EngineFacts], tuple[CacheBlock, ...]]
+
 
 class LlamaEngine:
     """Implements `Engine`; opened by `open_engine`."""
 
     def __init__(
-        self, model: Model, context: Context, model_params: ModelParams, params: ContextParams
+        self,
+        model: Model,
+        context: Context,
+        model_params: ModelParams,
+        params: ContextParams,
+        exact: ExactBlocks | None = None,
     ) -> None:
+        self._exact = exact
         self._model = model
         self._context = context
         self._params = params
@@ -54,6 +62,11 @@ class LlamaEngine:
             compute_bytes=context.compute_bytes,
             memory=context.kind,
         )
+        self._refine()
+
+    def _refine(self) -> None:
+        if self._exact is not None:
+            self.facts = replace(self.facts, cache_blocks=self._exact(self.facts))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """See `Engine.tokenize`."""
@@ -124,6 +137,7 @@ class LlamaEngine:
             cache_blocks=context.cache_blocks,
             compute_bytes=context.compute_bytes,
         )
+        self._refine()
 
     def interrupt(self) -> None:
         """See `Engine.interrupt`."""
@@ -144,8 +158,12 @@ def open_engine(
     context_params: ContextParams,
     progress: Callable[[float], None],
     cancelled: threading.Event,
+    *,
+    exact: ExactBlocks | None = None,
 ) -> LlamaEngine:
     """Load a model and create its context.
+
+    `exact` gives the caches' sizes to the byte; without it they are as the library logs them.
 
     Raises:
         NotAModel: the library refuses the file or the model does not generate text.
@@ -165,4 +183,4 @@ def open_engine(
     except BaseException:
         model.close()
         raise
-    return LlamaEngine(model, context, model_params, context_params)
+    return LlamaEngine(model, context, model_params, context_params, exact)
