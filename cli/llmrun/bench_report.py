@@ -290,3 +290,22 @@ class Comparison:
     only_first: int
     only_second: int
     confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Rates over what varies, in order."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture of rates. `ticks` name the places 0, 1, ... where they are no numbers."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    ticks: tuple[str, ...] = ()

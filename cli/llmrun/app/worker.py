@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from queue import SimpleQueue
 from types import FrameType
+from typing import TypeVar
 
 from llmrun.engine.api import Engine
 from llmrun.errors import Interrupted
-from llmrun.events import Event
 
+T = TypeVar("T")
 PATIENCE_S = 1.0
 """How long a stopped request may take to end before Ctrl-C ends the program."""
 
@@ -84,8 +85,8 @@ class SigintStops:
 
 
 def in_worker(
-    events: Iterable[Event], stop: Stop, wants: Callable[[Event], bool] = lambda _: True
-) -> Generator[Event, None, None]:
+    events: Iterable[T], stop: Stop, wants: Callable[[T], bool] = lambda _: True
+) -> Generator[T, None, None]:
     """Yield the events of a use-case that runs in a thread of its own; its errors are raised here.
 
     Only events that `wants` accepts are handed over: each one wakes the main thread, which takes a core from
@@ -94,7 +95,7 @@ def in_worker(
     Leaving early presses `stop` and waits for the thread, but no longer than `PATIENCE_S`; after an
     impatient Ctrl-C it does not wait at all.
     """
-    mailbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+    mailbox: SimpleQueue[T | BaseException | None] = SimpleQueue()
 
     def work() -> None:
         try:

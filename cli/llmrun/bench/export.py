@@ -77,7 +77,7 @@ _COLUMNS = (
     _setting("type_v", "type_v", 6, "f16"),
     _setting("nkvo", "no_kv_offload", 10, False),
     _setting("fa", "flash_attn", 3, -1),
-    _setting("lm", "load_mode", 10, "auto"),
+    _setting("lm", "load_mode", 10, "mmap"),
     _Column("test", 15, lambda r: r.test.name),
     _Column("t/s", 20, lambda record: rate_text(record)),  # noqa: PLW0108 defined below
     _Column("t/s each", 10, lambda r: f"{r.per_request_rate:.2f}", 1, lambda r: r.test.n_parallel),

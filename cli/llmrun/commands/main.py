@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from llmrun import __version__
+from llmrun.commands.bench import bench
 from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.doctor import doctor
@@ -45,6 +46,7 @@ app.command()(run)
 app.command()(chat)
 app.command()(show)
 app.command()(vram)
+app.command()(bench)
 app.command()(estimate)
 app.command()(doctor)
 app.add_typer(config_app, name="config")

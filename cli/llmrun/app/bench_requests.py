@@ -1,0 +1,81 @@
+"""Whole requests on a real prompt, through the same code as `llmrun run`: what a user waits for.
+
+Cold: the K/V cache is emptied before each repetition, so that every one evaluates the whole prompt. Cached:
+the same prompt again, of which all but the last token is held.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Generator, Sequence
+
+from llmrun.app.loading import Opened
+from llmrun.app.turn import SEQ, Ask, Turns
+from llmrun.bench_report import CacheState, RequestTimes
+from llmrun.chat.messages import Message
+from llmrun.chat.overflow import Conversation
+from llmrun.errors import Interrupted
+from llmrun.events import Event, Finished, GenerationStats, ItlStats, Notice
+from llmrun.metrics.clock import Clock
+
+
+class RequestRun:
+    """Repeats one prompt on one open model. `stats` grows with every repetition that counts."""
+
+    def __init__(self, opened: Opened, clock: Clock, prompt: str, *, cache: CacheState) -> None:
+        self._opened, self._clock, self._cache = opened, clock, cache
+        if opened.renderer is None:
+            self._ask = Ask(raw=prompt, ignore_eos=True)
+        else:
+            system = opened.settings.output.system or ""
+            self._ask = Ask(Conversation(system, (), Message("user", prompt)), ignore_eos=True)
+        self.stats: list[GenerationStats] = []
+
+    def warm_up(self) -> Generator[Event, None, None]:
+        """One request that is not counted; the cached ones need it, so that there is something to reuse."""
+        yield from self.repeat()
+        self.stats.pop()
+
+    def repeat(self) -> Generator[Event, None, None]:
+        """One request; yields only notices.
+
+        Raises:
+            Interrupted: the user stopped it. Else as `Turns.answer`.
+        """
+        if self._cache != "cached":
+            self._opened.engine.rewind(SEQ, 0)
+        for event in Turns(self._opened, self._clock).answer(self._ask):
+            if isinstance(event, Notice):
+                yield event
+            elif isinstance(event, Finished):
+                if event.completion.finish_reason == "interrupted":
+                    raise Interrupted("interrupted")
+                self.stats.append(event.completion.stats)
+
+
+def request_times(stats: Sequence[GenerationStats]) -> RequestTimes:
+    """The median of every figure over repetitions of one request, at least one of which gave a token."""
+    evaluated = {s.prefill_tokens for s in stats}
+    prefill = [rate for s in stats if (rate := s.prefill_rate) is not None]
+    made = [rate for s in stats if (rate := s.generation_rate) is not None]
+    return RequestTimes(
+        ttft_s=statistics.median(s.ttft_s or 0.0 for s in stats),
+        queue_s=statistics.median(s.queue_s for s in stats),
+        tokenize_s=statistics.median(s.tokenize_s for s in stats),
+        prefill_s=statistics.median(s.prefill_s for s in stats),
+        first_sample_s=statistics.median(s.first_sample_s or 0.0 for s in stats),
+        total_s=statistics.median(s.total_s for s in stats),
+        itl=_itl([s.itl for s in stats if s.itl is not None]),
+        load_s=stats[0].load_s,
+        evaluated=evaluated.pop() if len(evaluated) == 1 else -1,
+        cached=stats[-1].cached_tokens,
+        prefill_rate=statistics.median(prefill) if prefill else None,
+        generation_rate=statistics.median(made) if made else None,
+    )
+
+
+def _itl(found: Sequence[ItlStats]) -> ItlStats | None:
+    if not found:
+        return None
+    names = ("mean_s", "p50_s", "p90_s", "p99_s", "max_s")
+    return ItlStats(*(statistics.median(getattr(one, name) for one in found) for name in names))

@@ -1,0 +1,121 @@
+"""Runs a benchmark or a comparison and shows it in the format that was asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from llmrun.app.bench import BenchRequest, Instruments, bench, provenance
+from llmrun.app.settings import SettingSources
+from llmrun.app.worker import SigintStops, Stop, in_worker
+from llmrun.bench import export
+from llmrun.bench.charts import charts
+from llmrun.bench.compare import compare
+from llmrun.bench.plan import BenchPlan
+from llmrun.bench_report import BenchReport
+from llmrun.commands.bench_options import FORMATS
+from llmrun.commands.process import log_to_stderr
+from llmrun.documents import dump
+from llmrun.errors import UsageError
+from llmrun.journal.bench import LAST, bench_runs, find_run
+from llmrun.metrics.clock import process_clock
+from llmrun.ui.bench_view import BenchView, Writers, print_comparison
+from llmrun.ui.streams import Streams
+
+DOCUMENT = "json document"
+
+
+def run_bench(
+    plan: BenchPlan,
+    flags: Mapping[str, object],
+    profile: str | None,
+    *,
+    prompt: str | None,
+    output: str | None,
+    save: str,
+    plot: Path | None,
+    verbose: bool,
+    quiet: bool,
+) -> BenchReport:
+    """Measure, show, and draw where that was asked for. Errors are those of `bench`."""
+    from llmrun.app.bandwidth import read_bandwidth
+    from llmrun.app.prompt_input import text_or_file
+
+    if output not in (None, DOCUMENT, *FORMATS):
+        raise UsageError(f"-o cannot be {output!r}", f"allowed: {', '.join(FORMATS)}")
+    if plot is not None:
+        from llmrun.ui.plot import check_plot
+
+        check_plot(plot)
+    if verbose:
+        log_to_stderr()
+    request = BenchRequest(
+        plan,
+        SettingSources(flags, profile, os.environ),
+        None if prompt is None else text_or_file(prompt),
+        save,
+        tuple(sys.argv[1:]),
+    )
+    streams, stop = Streams.of_process(), Stop()
+    view = _view(streams, request, output, verbose=verbose, quiet=quiet)
+    tools = Instruments(process_clock(), bandwidth=read_bandwidth)
+    with SigintStops(stop), closing(in_worker(bench(request, tools, stop), stop, view.wants)) as events:
+        try:
+            for event in events:
+                view.take(event)
+        finally:
+            view.close()
+    assert view.report is not None
+    if plot is not None:
+        from llmrun.ui.plot import save_plot
+
+        save_plot(charts(view.report.records), plot)
+    return view.report
+
+
+def _view(
+    streams: Streams, request: BenchRequest, output: str | None, *, verbose: bool, quiet: bool
+) -> BenchView:
+    person = output is None and streams.out_is_terminal
+    return BenchView(
+        streams,
+        _writers(request, output or "md"),
+        table=export.table if person else None,
+        charts=charts,
+        quiet=quiet,
+        verbose=verbose,
+    )
+
+
+def _writers(request: BenchRequest, output: str) -> Writers:
+    match output:
+        case "csv":
+            return Writers(export.csv_header(), export.csv_line)
+        case "jsonl":
+            return Writers(record=export.json_line)
+        case "json":
+            return Writers(end=export.json_array)
+        case "md":
+            return Writers(end=export.markdown)
+    return Writers(end=lambda report: dump(export.bench_document(report, provenance(request))))
+
+
+def compare_runs(first: str, second: str = LAST, *, json: bool) -> None:
+    """Lay two runs of the history beside each other.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    from llmrun.config.dirs import user_data_dir
+
+    runs = bench_runs(user_data_dir(os.environ))
+    sides = [find_run(runs, name) for name in (first, second)]
+    found = compare(*((run.title, run.records) for run in sides))
+    streams = Streams.of_process()
+    if json:
+        streams.write_text(dump(export.compare_document(found)))
+    else:
+        print_comparison(streams, found)

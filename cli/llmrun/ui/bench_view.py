@@ -1,0 +1,312 @@
+"""Shows a benchmark: progress with time left on stderr, records on stdout in the format asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmrun.bench_report import (
+    BenchFinished,
+    BenchProgress,
+    BenchReport,
+    Chart,
+    Comparison,
+    LeverGain,
+    Measured,
+    RatioRow,
+    Record,
+    Table,
+    Verdict,
+)
+from llmrun.events import Event, LoadProgress, Notice
+from llmrun.ui.chart import chart_lines
+from llmrun.ui.page import Page
+from llmrun.ui.progress import PhaseProgress
+from llmrun.ui.streams import Streams
+from llmrun.ui.visible import one_line, visible
+from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_LEVERS = {
+    "quantization": "a quantization of half the size",
+    "shorter_prompt": "half the prompt",
+    "prefix_cache": "a cached prefix",
+    "batching": "{value} requests at once (their sum)",
+    "speculation": "speculation with drafts of {value}",
+}
+_FLAGS = {
+    "busy": "other programs were computing",
+    "steal": "the hypervisor gave CPU time to others",
+    "run_queue": "something waited for a CPU",
+    "throttled": "the processor was throttled",
+    "spread": "the samples spread by more than 5 %",
+    "interrupted": "stopped before all repetitions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Text of a format: before everything, for each record as it comes, and at the end."""
+
+    begin: str = ""
+    record: Callable[[Record], str] = lambda _: ""
+    end: Callable[[BenchReport], str] = lambda _: ""
+
+
+class BenchView:
+    """Takes events one by one. `table` None: data for programs; else it makes the cells of a table."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        writers: Writers,
+        *,
+        table: Callable[[tuple[Record, ...]], Table] | None,
+        charts: Callable[[tuple[Record, ...]], tuple[Chart, ...]],
+        quiet: bool,
+        verbose: bool,
+    ) -> None:
+        self._streams, self._writers, self._table, self._charts = streams, writers, table, charts
+        self._notes = verbose or (streams.err_is_terminal and not quiet)
+        self._verbose = verbose
+        self._progress = BenchBar(streams, enabled=not quiet)
+        self._begun = False
+        self.report: BenchReport | None = None
+
+    def wants(self, event: object) -> bool:
+        """Whether `take` would do anything with `event`."""
+        return isinstance(event, Notice | LoadProgress | BenchProgress | Measured | BenchFinished)
+
+    def take(self, event: Event | BenchProgress | Measured | BenchFinished) -> None:
+        """Write what this event stands for.
+
+        Raises:
+            BrokenPipeError: whoever read stdout has gone.
+        """
+        match event:
+            case Notice():
+                self._note(event)
+            case LoadProgress():
+                self._progress.loading(event.fraction)
+            case BenchProgress():
+                self._progress.show(event)
+            case Measured():
+                self._write(self._writers.record(event.record))
+                if self._notes and self._table is not None:
+                    self._say(_measured(event.record))
+            case BenchFinished():
+                self.report = event.report
+                self._finish(event.report)
+
+    def _note(self, notice: Notice) -> None:
+        if notice.level == "warning" or self._verbose:
+            prefix = "warning: " if notice.level == "warning" else ""
+            self._say(f"{prefix}{notice.text}")
+
+    def _say(self, text: str) -> None:
+        self._progress.clear()
+        self._streams.err.write(f"{visible(text)}\n")
+        self._streams.err.flush()
+
+    def _write(self, text: str) -> None:
+        if not self._begun and (self._writers.begin or text):
+            self._begun = True
+            text = self._writers.begin + text
+        if text:
+            self._progress.clear()
+            self._streams.write_text(text)
+
+    def _finish(self, report: BenchReport) -> None:
+        self._progress.clear()
+        if self._table is not None:
+            print_report(self._streams, report, self._table(report.records), self._charts(report.records))
+            return
+        self._write(self._writers.end(report))
+        if self._notes:
+            for line in summary(report):
+                self._say(line)
+
+    def close(self) -> None:
+        """Leave the terminal clean."""
+        self._progress.clear()
+
+
+class BenchBar:
+    """One line on stderr: the test under way, how many are done, the time left. Drawn between repetitions."""
+
+    def __init__(self, streams: Streams, *, enabled: bool) -> None:
+        self._streams = streams
+        self._enabled = enabled and streams.err_can_redraw
+        self._loading = PhaseProgress(streams, enabled=enabled)
+        self._bar: Progress | None = None
+
+    def loading(self, fraction: float) -> None:
+        """`fraction` of the weights are read."""
+        self._loading.loading(fraction)
+
+    def show(self, progress: BenchProgress) -> None:
+        """What goes on now."""
+        self._loading.clear()
+        if not self._enabled:
+            return
+        bar = self._bar or self._start()
+        left = "" if progress.left_s is None else f"{format_seconds(progress.left_s)} left"
+        share = progress.done / progress.total if progress.total else 0.0
+        bar.update(
+            bar.task_ids[0], description=one_line(progress.label), completed=share, detail=left, refresh=True
+        )
+
+    def _start(self) -> Progress:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[detail]}"),
+        )
+        bar = Progress(*columns, console=self._streams.error_console(), transient=True, auto_refresh=False)
+        bar.add_task("", total=1.0, detail="")
+        bar.start()
+        self._bar = bar
+        return bar
+
+    def clear(self) -> None:
+        """Take everything off the screen."""
+        self._loading.clear()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _measured(record: Record) -> str:
+    spread = record.spread
+    marks = f"  ({', '.join(_FLAGS.get(flag, flag) for flag in record.flags)})" if record.flags else ""
+    return f"{record.test.name}: {spread.mean:.2f} ± {spread.stddev:.2f} tok/s{marks}"
+
+
+def print_report(streams: Streams, report: BenchReport, cells: Table, pictures: tuple[Chart, ...]) -> None:
+    """The table, charts and what follows from them, for a person."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    page = Page(streams)
+    grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    for name, width in zip(cells.names, cells.widths, strict=True):
+        grid.add_column(name, justify="left" if width < 0 else "right", no_wrap=name in ("test", "t/s"))
+    for row in cells.rows:
+        grid.add_row(*(Text(one_line(cell)) for cell in row))
+    page.table(grid)
+    for chart in pictures:
+        for line in chart_lines(chart, page.width):
+            page.line(line)
+        page.line()
+    for line in summary(report):
+        page.line(line)
+    page.flush()
+
+
+def print_comparison(streams: Streams, comparison: Comparison) -> None:
+    """Ratios with their intervals, for a person."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    page = Page(streams)
+    first, second = one_line(comparison.first), one_line(comparison.second)
+    grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("test", first, second, "ratio", f"{comparison.confidence:.0%} interval", ""):
+        grid.add_column(Text(name), justify="left" if name in ("test", "") else "right")
+    for row in comparison.rows:
+        interval = "–" if row.low is None or row.high is None else f"{row.low:.3f} to {row.high:.3f}"
+        grid.add_row(
+            Text(one_line(row.label)), f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}", interval,
+            Text(_conclusion(row)),
+        )  # fmt: skip
+    page.table(grid)
+    page.line(f"ratio: tokens a second of {second} over those of {first}")
+    left_out = comparison.only_first + comparison.only_second
+    if left_out:
+        page.line(f"{left_out} tests are in one of the runs only")
+    page.flush()
+
+
+def _conclusion(row: RatioRow) -> str:
+    if row.low is None:
+        said = "too few samples"
+    elif not row.shown:
+        said = "no difference shown"
+    else:
+        said = "faster" if row.ratio > 1 else "slower"
+    return f"{said} [{', '.join(row.flags)}]" if row.flags else said
+
+
+def summary(report: BenchReport) -> list[str]:
+    """Bandwidth, intensity, verdicts, and what the marks mean, a sentence each."""
+    lines = list(filter(None, map(_bandwidth, _decodes(report)[:1])))
+    lines += [_intensity(record) for record in _prefills(report)[:1]]
+    for verdict in report.verdicts:
+        lines += _verdict(verdict)
+    flags = list(dict.fromkeys(flag for record in report.records for flag in record.flags))
+    lines += [f"[{flag}]: {_FLAGS[flag]}" for flag in flags if flag in _FLAGS]
+    if any(record.spread.outliers for record in report.records):
+        lines.append("some samples lie far from the others; the JSON names them (outliers)")
+    if not report.complete:
+        lines.append("incomplete: the run was interrupted")
+    return lines
+
+
+def _decodes(report: BenchReport) -> list[Record]:
+    return [r for r in report.records if r.test.kind == "tg" and r.traffic is not None]
+
+
+def _prefills(report: BenchReport) -> list[Record]:
+    return [r for r in report.records if r.test.kind == "pp" and r.subject.model_bytes]
+
+
+def _bandwidth(record: Record) -> str:
+    traffic = record.traffic
+    if traffic is None:
+        return ""
+    read = (
+        f"{record.test.name} reads {format_bytes(traffic.bytes_per_step)} a step, "
+        f"{format_bytes(traffic.bytes_per_s)}/s"
+    )
+    if traffic.fraction is None or traffic.ceiling_rate is None or traffic.machine_bytes_per_s is None:
+        return read
+    machine = format_bytes(traffic.machine_bytes_per_s)
+    return (
+        f"{read}: {traffic.fraction:.0%} of the {machine}/s that this machine reads, "
+        f"which would allow {format_rate(traffic.ceiling_rate)}"
+    )
+
+
+def _intensity(record: Record) -> str:
+    subject = record.subject
+    together = min(record.test.n_parallel * record.test.n_prompt, subject.n_ubatch)
+    each = 2 * subject.n_params / subject.model_bytes
+    return (
+        f"prefill multiplies each weight it reads with {format_count(together)} tokens, about "
+        f"{each * together:,.0f} operations a byte; decode with one, about {each:.0f}"
+    )
+
+
+def _verdict(verdict: Verdict) -> list[str]:
+    total_s = verdict.prefill_s + verdict.decode_s
+    said = (
+        f"{one_line(verdict.model)}: {format_count(verdict.prompt_tokens)} prompt and "
+        f"{format_count(verdict.output_tokens)} output tokens take {format_seconds(total_s)}, "
+        f"{verdict.share:.0%} of it {verdict.phase}"
+    )
+    if not verdict.levers:
+        return [said]
+    return [said, f"what would make it faster: {'; '.join(map(_lever, verdict.levers))}"]
+
+
+def _lever(lever: LeverGain) -> str:
+    most = "at most " if lever.bound else ""
+    return f"{_LEVERS[lever.kind].format(value=lever.value)} {most}× {lever.gain:.2f}"
