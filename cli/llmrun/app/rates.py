@@ -28,6 +28,11 @@ _LEAST_PREFILL, _LEAST_DECODE = 64, 8
 """Tokens of a request below which its rate says little: small batches and single steps."""
 _REQUESTS = 200
 _SAME = ("n_threads", "n_gpu_layers_offloaded", "type_k", "type_v", "flash_attn")
+_BENCH_SAME = (
+    "build_commit", "cpu_info", "gpu_info", "n_batch", "n_ubatch", "n_threads", "type_k", "type_v",
+    "n_gpu_layers", "flash_attn",
+)  # fmt: skip
+_BENCH_TEST = ("kind", "n_prompt", "n_gen", "n_depth", "n_parallel")
 _BIN_TOKENS = 256
 _WARM_UP, _STEPS, _LEAST_STEPS = 8, 24, 4
 _PATIENCE_S, _STEP_PATIENCE_S = 5.0, 2.0
@@ -112,13 +117,13 @@ def _binned(spans: Iterable[tuple[float, float, float]]) -> Iterator[RatePoint]:
 def from_bench(records: Sequence[Record], is_model: Callable[[Record], bool]) -> Rates | None:
     """Rates of the newest benchmarks of a model, by test and depth; `is_model` knows its records.
 
-    A test that ran several times, also with other settings, counts as it ran last.
+    A test that ran several times counts as it ran last.
     """
+    own = [record for record in filter(is_model, records) if record.get("kind") in ("pp", "tg")]
     newest: dict[tuple[object, ...], Record] = {}
-    for record in filter(is_model, records):
-        if record.get("kind") in ("pp", "tg"):
-            keys = ("kind", "n_prompt", "n_gen", "n_depth", "n_parallel")
-            newest[tuple(record.get(key) for key in keys)] = record
+    for record in own:
+        if _values(record, _BENCH_SAME) == _values(own[-1], _BENCH_SAME):
+            newest[_values(record, _BENCH_TEST)] = record
     alone = [record for record in newest.values() if record.get("n_parallel") == 1]
     prefill = RateCurve.through(_bench_point(r) for r in alone if r["kind"] == "pp")
     decode = RateCurve.through(_bench_point(r) for r in alone if r["kind"] == "tg")
@@ -133,6 +138,10 @@ def from_bench(records: Sequence[Record], is_model: Callable[[Record], bool]) ->
     marked = any(record.get("flags") for record in alone)
     note = f"from benchmarks, the last on {last}" + (", some disturbed by other programs" if marked else "")
     return Rates("bench", prefill, decode, note, together)
+
+
+def _values(record: Record, keys: Sequence[str]) -> tuple[object, ...]:
+    return tuple(record.get(key) for key in keys)
 
 
 def _bench_point(record: Record) -> RatePoint:
