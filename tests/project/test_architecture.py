@@ -70,7 +70,16 @@ print("status", status or 0, "loaded", heavy, file=sys.stderr)
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "run --help", "chat --help", "config show", "show smollm2-135m", "vram smollm2-135m"],
+    [
+        "--help",
+        "run --help",
+        "chat --help",
+        "config show",
+        "show smollm2-135m",
+        "vram smollm2-135m",
+        "estimate -p 10 -n 10 --prefill-rate 10 --decode-rate 10",
+        "doctor",
+    ],
 )
 def test_commands_that_need_no_engine_load_none(arguments: str, tmp_path: Path) -> None:
     """Start-up is quick because these stay out; each costs 30 to 250 ms."""

@@ -23,83 +23,89 @@ Count = Optional[int]  # noqa: UP045
 Rate = Optional[float]  # noqa: UP045
 Word = Optional[str]  # noqa: UP045
 
+Model = Annotated[Word, typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name")]
+PromptTokens = Annotated[
+    Count, typer.Option("-p", "--prompt-tokens", metavar="N", min=0, help="tokens of the prompt (512)")
+]
+OutputTokens = Annotated[
+    Count, typer.Option("-n", "--output-tokens", metavar="N", min=0, help="tokens to generate (128)")
+]
+CachedTokens = Annotated[
+    int, typer.Option("--cached-tokens", metavar="N", min=0, help="tokens of the prompt held in a cache")
+]
+Texts = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--text",
+        metavar="TEXT|@FILE",
+        help="count a text with the model's tokenizer; without -p a single one is the prompt",
+    ),
+]
+PrefillRate = Annotated[
+    Rate, typer.Option("--prefill-rate", metavar="N", help="prompt tokens a second", rich_help_panel=_RATES)
+]
+DecodeRate = Annotated[
+    Rate, typer.Option("--decode-rate", metavar="N", help="output tokens a second", rich_help_panel=_RATES)
+]
+Source = Annotated[
+    Word,
+    typer.Option(
+        "--from",
+        metavar="bench|log|measure",
+        help="rates from benchmarks, from the request log, or measured now; default: the first there are",
+        rich_help_panel=_RATES,
+    ),
+]
+Weights = Annotated[
+    Word,
+    typer.Option(
+        "--weights", metavar="SIZE", help="bytes that a token reads, such as 8GB", rich_help_panel=_RATES
+    ),
+]
+Bandwidth = Annotated[
+    Word,
+    typer.Option(
+        "--bandwidth",
+        metavar="SIZE/s",
+        help="what the memory gives, such as 400GB/s; bounds decode",
+        rich_help_panel=_RATES,
+    ),
+]
+RetrievedTokens = Annotated[
+    Count,
+    typer.Option(
+        "--retrieved-tokens",
+        metavar="N",
+        min=0,
+        help="part of the prompt that was looked up (all of it)",
+        rich_help_panel=_LEVERS,
+    ),
+]
+Quant = Annotated[
+    Word,
+    typer.Option("--quant", metavar="NAME", help="another quantization of MODEL", rich_help_panel=_LEVERS),
+]
+Parallel = Annotated[
+    int,
+    typer.Option("-np", "--parallel", metavar="N", min=1, help="requests at once", rich_help_panel=_LEVERS),
+]
+
 
 def estimate(
     *,
-    model: Annotated[
-        Word, typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name")
-    ] = None,
-    prompt_tokens: Annotated[
-        Count, typer.Option("-p", "--prompt-tokens", metavar="N", min=0, help="tokens of the prompt (512)")
-    ] = None,
-    output_tokens: Annotated[
-        Count, typer.Option("-n", "--output-tokens", metavar="N", min=0, help="tokens to generate (128)")
-    ] = None,
-    cached_tokens: Annotated[
-        int, typer.Option("--cached-tokens", metavar="N", min=0, help="tokens of the prompt held in a cache")
-    ] = 0,
-    text: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(
-            "--text",
-            metavar="TEXT|@FILE",
-            help="count a text with the model's tokenizer; without -p a single one is the prompt",
-        ),
-    ] = None,
-    prefill_rate: Annotated[
-        Rate,
-        typer.Option("--prefill-rate", metavar="N", help="prompt tokens a second", rich_help_panel=_RATES),
-    ] = None,
-    decode_rate: Annotated[
-        Rate,
-        typer.Option("--decode-rate", metavar="N", help="output tokens a second", rich_help_panel=_RATES),
-    ] = None,
-    source: Annotated[
-        Word,
-        typer.Option(
-            "--from",
-            metavar="bench|log|measure",
-            help="rates from benchmarks, from the request log, or measured now; default: the first there are",
-            rich_help_panel=_RATES,
-        ),
-    ] = None,
-    weights: Annotated[
-        Word,
-        typer.Option(
-            "--weights", metavar="SIZE", help="bytes that a token reads, such as 8GB", rich_help_panel=_RATES
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        Word,
-        typer.Option(
-            "--bandwidth",
-            metavar="SIZE/s",
-            help="what the memory gives, such as 400GB/s; bounds decode",
-            rich_help_panel=_RATES,
-        ),
-    ] = None,
-    retrieved_tokens: Annotated[
-        Count,
-        typer.Option(
-            "--retrieved-tokens",
-            metavar="N",
-            min=0,
-            help="part of the prompt that was looked up (all of it)",
-            rich_help_panel=_LEVERS,
-        ),
-    ] = None,
-    quant: Annotated[
-        Word,
-        typer.Option(
-            "--quant", metavar="NAME", help="another quantization of MODEL", rich_help_panel=_LEVERS
-        ),
-    ] = None,
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "-np", "--parallel", metavar="N", min=1, help="requests at once", rich_help_panel=_LEVERS
-        ),
-    ] = 4,
+    model: Model = None,
+    prompt_tokens: PromptTokens = None,
+    output_tokens: OutputTokens = None,
+    cached_tokens: CachedTokens = 0,
+    text: Texts = None,
+    prefill_rate: PrefillRate = None,
+    decode_rate: DecodeRate = None,
+    source: Source = None,
+    weights: Weights = None,
+    bandwidth: Bandwidth = None,
+    retrieved_tokens: RetrievedTokens = None,
+    quant: Quant = None,
+    parallel: Parallel = 4,
     profile: Profile = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
 ) -> None:

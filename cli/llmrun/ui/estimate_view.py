@@ -175,7 +175,7 @@ def _texts(page: Page, texts: Sequence[TextSample]) -> None:
     table.add_column()
     for _ in range(4):
         table.add_column(justify="right", no_wrap=True)
-    table.add_row("", "tokens", "characters", "bytes a token", "", style="dim")
+    table.add_row("", "tokens", "characters/token", "bytes/token", "", style="dim")
     for text in texts:
         table.add_row(*_text_cells(text))
     page.console.print(table)
