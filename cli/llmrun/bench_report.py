@@ -22,6 +22,7 @@ class TestSpec:
 
     `kind` "e2e" is a whole request; `cache` says what the K/V cache held before: nothing ("empty" where
     nothing could be reused anyway), or, for requests, nothing of the prompt ("cold") or all of it ("cached").
+    `n_cached` prompt tokens were held, and no rate counts them.
     """
 
     kind: TestKind
@@ -30,6 +31,7 @@ class TestSpec:
     n_depth: int = 0
     n_parallel: int = 1
     cache: CacheState = "empty"
+    n_cached: int = 0
 
     @property
     def name(self) -> str:
@@ -42,8 +44,8 @@ class TestSpec:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that a repetition counts, over all sequences."""
-        return self.n_parallel * (self.n_prompt + self.n_gen)
+        """Tokens that a repetition evaluates or makes, over all sequences."""
+        return self.n_parallel * (self.n_prompt - self.n_cached + self.n_gen)
 
     @property
     def cells(self) -> int:
@@ -252,11 +254,15 @@ class BenchFinished:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as llama-bench lays them out: names, minimum widths (negative: to the left), rows of text."""
+    """Cells as llama-bench lays them out: names, minimum widths (negative: to the left), rows of text.
+
+    `marks` name what may have disturbed a row, empty for most.
+    """
 
     names: tuple[str, ...]
     widths: tuple[int, ...]
     rows: tuple[Sequence[str], ...]
+    marks: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

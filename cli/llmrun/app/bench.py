@@ -6,85 +6,40 @@ the test under way the finished repetitions are kept, marked.
 
 from __future__ import annotations
 
-import logging
-import platform
-import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
-from llmrun import __version__
-from llmrun.app.bandwidth import ReadBandwidth
+from llmrun.app.bench_keep import BenchModel, BenchRequest, Instruments, Keeper
 from llmrun.app.bench_measure import TestRun
 from llmrun.app.bench_requests import RequestRun, request_times
-from llmrun.app.bench_subject import header_digest, memory_of, subject_of, traffic_of
-from llmrun.app.loading import Opened, OpenRequest, open_model
-from llmrun.app.machine import Watch
+from llmrun.app.bench_subject import header_digest, subject_of
+from llmrun.app.loading import OpenRequest, open_model
 from llmrun.app.peak_memory import reset_peak
-from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
-from llmrun.bench.disturbance import SPREAD_SHARE
 from llmrun.bench.left import TimeLeft
-from llmrun.bench.plan import BenchPlan
-from llmrun.bench.records import record_document
-from llmrun.bench.stats import spread_of
-from llmrun.bench.verdict import verdicts
+from llmrun.bench.plan import BenchPlan, Settings
 from llmrun.bench_report import (
     BenchFinished,
     BenchProgress,
-    BenchReport,
     CacheState,
     Measured,
-    Quiet,
-    Record,
-    RequestTimes,
-    Subject,
     TestSpec,
 )
-from llmrun.config.dirs import user_data_dir
-from llmrun.config.schema import BY_NAME
-from llmrun.engine.api import EngineFactory
-from llmrun.errors import EngineFailure, Interrupted, WriteFailure
+from llmrun.errors import Interrupted
 from llmrun.events import Event, LoadProgress, Notice
-from llmrun.gguf.hparams import MemoryFacts, memory_facts
+from llmrun.gguf.hparams import memory_facts
 from llmrun.gguf.reader import read_header
-from llmrun.journal.bench import log_bench
 from llmrun.memory.cache import padded
-from llmrun.metrics.clock import Clock
 from llmrun.store.resolve import resolve
-
-log = logging.getLogger("llmrun.bench")
 
 BenchEvent = Event | BenchProgress | Measured | BenchFinished
 _ANSWER = 128
 _BILLION = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class BenchRequest:
-    """What to measure. `prompt`: whole requests on it as well. `name`: what the history calls the run;
-    `arguments`: the command line, kept with every record."""
-
-    plan: BenchPlan
-    sources: SettingSources
-    prompt: str | None = None
-    name: str = ""
-    arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Instruments:
-    """What measures, so that tests can bring their own. `bandwidth` by the number of threads."""
-
-    clock: Clock
-    factory: EngineFactory | None = None
-    watch: Callable[[], Watch] = Watch
-    bandwidth: Callable[[int], ReadBandwidth | None] = lambda _: None
-
-
 def bench(request: BenchRequest, tools: Instruments, stop: Stop) -> Iterator[BenchEvent]:
-    """Measure everything; ends with `BenchFinished`, also where it was interrupted.
+    """Measure everything, a model at a time; ends with `BenchFinished`, also where it was interrupted.
 
     Raises:
         ModelNotFound, NotAModel, UsageError, DoesNotFit, EngineFailure: a model cannot be opened as asked.
@@ -92,28 +47,17 @@ def bench(request: BenchRequest, tools: Instruments, stop: Stop) -> Iterator[Ben
     """
     for model in request.plan.models:
         resolve(model)
+    for settings in request.plan.settings():
+        flags = {**request.sources.flags, **_with_batch_threads(settings)}
+        replace(request.sources, flags=flags).resolve()
     return _Run(request, tools, stop).events()
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """An open model with what its records share."""
-
-    opened: Opened
-    subject: Subject
-    facts: MemoryFacts
-    bandwidth: float | None
-
-
-@dataclass(slots=True)
 class _Run:
-    request: BenchRequest
-    tools: Instruments
-    stop: Stop
-    run_id: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
-    records: list[Record] = field(default_factory=list)
-    _notices: set[str] = field(default_factory=set)
-    _bandwidths: dict[int, ReadBandwidth | None] = field(default_factory=dict)
+    def __init__(self, request: BenchRequest, tools: Instruments, stop: Stop) -> None:
+        self.request, self.tools, self.stop = request, tools, stop
+        self._keeper = Keeper(request, tools)
+        self._notices: set[str] = set()
 
     def events(self) -> Iterator[BenchEvent]:
         complete = True
@@ -122,10 +66,10 @@ class _Run:
                 if self._wanted(event):
                     yield event
         except Interrupted:
-            if not self.records:
+            if not self._keeper.records:
                 raise
             complete = False
-        yield BenchFinished(self._report(complete=complete))
+        yield BenchFinished(self._keeper.report(complete=complete))
 
     def _wanted(self, event: BenchEvent) -> bool:
         """Each notice once, however many times a model is opened."""
@@ -135,24 +79,13 @@ class _Run:
             return new
         return isinstance(event, LoadProgress | BenchProgress | Measured)
 
-    def _report(self, *, complete: bool) -> BenchReport:
-        known = next((b for b in self._bandwidths.values() if b is not None), None)
-        return BenchReport(
-            self.run_id,
-            tuple(self.records),
-            complete,
-            verdicts(self.records),
-            None if known is None else known.bytes_per_s,
-            "" if known is None else known.measured_at,
-        )
-
     def _groups(self) -> Generator[BenchEvent, None, None]:
         plan = self.request.plan
         groups = plan.groups()
         progress = _Progress(plan, [test for group in groups for test in group.tests])
         for group in groups:
             flags = {
-                **dict(group.settings),
+                **_with_batch_threads(group.settings),
                 "n_ctx": str(group.n_parallel * padded(group.cells)),
                 "n_parallel": str(group.n_parallel),
                 "kv_unified": False,
@@ -165,11 +98,11 @@ class _Run:
                 model.opened.close()
         if self.request.prompt is not None:
             for name, settings in product(plan.models, plan.settings()):
-                yield from self._requests(name, dict(settings), self.request.prompt)
+                yield from self._requests(name, _with_batch_threads(settings), self.request.prompt)
 
     def _open(
         self, name: str, flags: Mapping[str, object], *, template: bool
-    ) -> Generator[BenchEvent, None, _Model]:
+    ) -> Generator[BenchEvent, None, BenchModel]:
         sources = replace(self.request.sources, flags={**self.request.sources.flags, **flags})
         clock = self.tools.clock
         opened = yield from open_model(
@@ -183,25 +116,14 @@ class _Run:
             paths = resolve(name).parts
             headers = [read_header(path) for path in paths]
             subject = subject_of(opened, header_digest(paths[0], headers[0]))
-            bandwidth = self._bandwidth(subject.n_threads)
-            return _Model(opened, subject, memory_facts(headers[0], headers[1:]), bandwidth)
+            bandwidth = self._keeper.bandwidth(subject.n_threads)
+            return BenchModel(opened, subject, memory_facts(headers[0], headers[1:]), bandwidth)
         except BaseException:
             opened.close()
             raise
 
-    def _bandwidth(self, n_threads: int) -> float | None:
-        """Of the machine, asked for once; a benchmark does without it rather than fail."""
-        if n_threads not in self._bandwidths:
-            try:
-                self._bandwidths[n_threads] = self.tools.bandwidth(n_threads)
-            except EngineFailure as error:
-                log.info("no bandwidth: %s", error.message)
-                self._bandwidths[n_threads] = None
-        found = self._bandwidths[n_threads]
-        return None if found is None else found.bytes_per_s
-
     def _measure(
-        self, model: _Model, test: TestSpec, progress: _Progress
+        self, model: BenchModel, test: TestSpec, progress: _Progress
     ) -> Generator[BenchEvent, None, None]:
         """All rounds of one test. An interrupt keeps the repetitions that are complete."""
         plan, run = self.request.plan, TestRun(model.opened.engine, test, self.tools.clock, self.stop)
@@ -216,10 +138,10 @@ class _Run:
                 progress.learn(test, run.repeat())
         except Interrupted:
             if run.samples_ns and watch is not None:
-                yield from self._keep(model, test, run.samples_ns, watch, ("interrupted",))
+                yield from self._keeper.keep(model, test, run.samples_ns, watch, ("interrupted",))
             raise
         progress.done += 1
-        yield from self._keep(model, test, run.samples_ns, watch)
+        yield from self._keeper.keep(model, test, run.samples_ns, watch)
 
     def _requests(
         self, name: str, settings: Mapping[str, str], prompt: str
@@ -240,7 +162,7 @@ class _Run:
             model.opened.close()
 
     def _measure_requests(
-        self, model: _Model, run: RequestRun, cache: CacheState, count: int
+        self, model: BenchModel, run: RequestRun, cache: CacheState, count: int
     ) -> Generator[BenchEvent, None, None]:
         plan = self.request.plan
         reset_peak()
@@ -260,69 +182,18 @@ class _Run:
         if run.stats and any(stats.ttft_s is not None for stats in run.stats):
             times = request_times(run.stats)
             made = run.stats[-1].generated_tokens
-            test = TestSpec("e2e", run.stats[-1].prompt_tokens, made, cache=cache)
+            last = run.stats[-1]
+            test = TestSpec("e2e", last.prompt_tokens, made, cache=cache, n_cached=last.cached_tokens)
             samples = [max(1, round(stats.total_s * _BILLION)) for stats in run.stats]
-            yield from self._keep(model, test, samples, watch, flags, times)
+            yield from self._keeper.keep(model, test, samples, watch, flags, times)
         if flags:
             raise Interrupted("interrupted")
 
-    def _keep(
-        self,
-        model: _Model,
-        test: TestSpec,
-        samples_ns: Sequence[int],
-        watch: Watch,
-        flags: tuple[str, ...] = (),
-        request: RequestTimes | None = None,
-    ) -> Generator[BenchEvent, None, None]:
-        """Make the record of a test, show it, write it into the history."""
-        found = watch.lap()
-        spread = spread_of([_BILLION * test.n_tokens / taken for taken in samples_ns])
-        wide: tuple[str, ...] = ("spread",) if spread.relative > SPREAD_SHARE else ()
-        rate = request.generation_rate if request else spread.mean if test.kind == "tg" else None
-        record = Record(
-            model.subject,
-            test,
-            datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            tuple(samples_ns),
-            spread,
-            memory_of(model.opened.engine.facts),
-            Quiet(found.others_cores, found.steal_share, found.run_queue_share, found.throttled),
-            (*found.flags, *wide, *flags),
-            traffic_of(model.facts, model.opened, test, rate, model.bandwidth),
-            request,
-        )
-        self.records.append(record)
-        yield Measured(record)
-        yield from self._log(model, record)
 
-    def _log(self, model: _Model, record: Record) -> Generator[BenchEvent, None, None]:
-        request = self.request
-        try:
-            log_bench(
-                user_data_dir(request.sources.env),
-                self.run_id,
-                request.name,
-                provenance(request, model.opened.settings_json),
-                record_document(record),
-            )
-        except WriteFailure as error:
-            yield Notice("warning", f"the history was not written: {error.message}")
-
-
-def provenance(request: BenchRequest, settings: Mapping[str, object] | None = None) -> dict[str, object]:
-    """With what a run was made, beside what its records say themselves."""
-    found: dict[str, object] = {
-        "version": __version__,
-        "arguments": list(request.arguments),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
-    if settings is not None:
-        found["settings"] = {
-            name: settings[name] for name in settings if not (name in BY_NAME and BY_NAME[name].is_free_text)
-        }
-    return found
+def _with_batch_threads(settings: Settings) -> dict[str, str]:
+    """A number of threads counts for prompts and output alike, as in llama-bench."""
+    found = dict(settings)
+    return {**found, "n_threads_batch": found["n_threads"]} if "n_threads" in found else found
 
 
 class _Progress:

@@ -21,6 +21,8 @@ INCOMPLETE = "incomplete"
 """Flag of every record in an array whose run was interrupted: an array has no place of its own for it."""
 
 CSV_KEYS = (*LLAMA_BENCH_KEYS, *SAMPLE_KEYS, *OWN_KEYS)
+RATES = "t/s"
+"""Name of the column with the rates."""
 _BILLION = 1_000_000_000
 
 
@@ -79,7 +81,7 @@ _COLUMNS = (
     _setting("fa", "flash_attn", 3, -1),
     _setting("lm", "load_mode", 10, "mmap"),
     _Column("test", 15, lambda r: r.test.name),
-    _Column("t/s", 20, lambda record: rate_text(record)),  # noqa: PLW0108 defined below
+    _Column(RATES, 20, lambda record: rate_text(record)),  # noqa: PLW0108 defined below
     _Column("t/s each", 10, lambda r: f"{r.per_request_rate:.2f}", 1, lambda r: r.test.n_parallel),
     _times("ttft ms", 10, _ttft),
     _times("itl ms", 8, _itl),
@@ -97,9 +99,8 @@ def params_text(n_params: int) -> str:
 
 
 def rate_text(record: Record) -> str:
-    """`120.60 ± 0.59`, then what may have disturbed it in brackets."""
-    marks = f" [{', '.join(record.flags)}]" if record.flags else ""
-    return f"{record.spread.mean:.2f} ± {record.spread.stddev:.2f}{marks}"
+    """Mean and standard deviation, `120.60 ± 0.59`."""
+    return f"{record.spread.mean:.2f} ± {record.spread.stddev:.2f}"
 
 
 def table(records: Sequence[Record]) -> Table:
@@ -109,6 +110,7 @@ def table(records: Sequence[Record]) -> Table:
         tuple(column.name for column in columns),
         tuple(column.width for column in columns),
         tuple(tuple(column.cell(record) for column in columns) for record in records),
+        tuple(record.flags for record in records),
     )
 
 
@@ -118,7 +120,10 @@ def markdown(report: BenchReport) -> str:
         return ""
     cells = table(report.records)
     lines = [_row(cells.names, cells.widths), _rule(cells.widths)]
-    lines += [_row(row, cells.widths) for row in cells.rows]
+    rates = cells.names.index(RATES)
+    for row, marks in zip(cells.rows, cells.marks, strict=True):
+        marked = f"{row[rates]} [{', '.join(marks)}]" if marks else row[rates]
+        lines.append(_row([*row[:rates], marked, *row[rates + 1 :]], cells.widths))
     lines += ["", f"build: {report.records[0].subject.build}"]
     if not report.complete:
         lines.append("incomplete: the run was interrupted")

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from llmrun.app.bench import BenchRequest, Instruments, bench, provenance
+from llmrun.app.bench import bench
+from llmrun.app.bench_keep import BenchRequest, Instruments, provenance
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import SigintStops, Stop, in_worker
 from llmrun.bench import export

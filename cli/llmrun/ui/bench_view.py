@@ -12,39 +12,26 @@ from llmrun.bench_report import (
     BenchReport,
     Chart,
     Comparison,
-    LeverGain,
     Measured,
     RatioRow,
     Record,
     Table,
-    Verdict,
 )
 from llmrun.events import Event, LoadProgress, Notice
+from llmrun.ui.bench_text import measured_text, summary
 from llmrun.ui.chart import chart_lines
 from llmrun.ui.page import Page
 from llmrun.ui.progress import PhaseProgress
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line, visible
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+from llmrun.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_LEVERS = {
-    "quantization": "a quantization of half the size",
-    "shorter_prompt": "half the prompt",
-    "prefix_cache": "a cached prefix",
-    "batching": "{value} requests at once (their sum)",
-    "speculation": "speculation with drafts of {value}",
-}
-_FLAGS = {
-    "busy": "other programs were computing",
-    "steal": "the hypervisor gave CPU time to others",
-    "run_queue": "something waited for a CPU",
-    "throttled": "the processor was throttled",
-    "spread": "the samples spread by more than 5 %",
-    "interrupted": "stopped before all repetitions",
-}
+_MOST_BARS = 24
+_ALWAYS = ("test", "t/s")
+_SPEAKING = ("model", "size", "backend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +83,7 @@ class BenchView:
             case Measured():
                 self._write(self._writers.record(event.record))
                 if self._notes and self._table is not None:
-                    self._say(_measured(event.record))
+                    self._say(measured_text(event.record))
             case BenchFinished():
                 self.report = event.report
                 self._finish(event.report)
@@ -182,12 +169,6 @@ class BenchBar:
             self._bar = None
 
 
-def _measured(record: Record) -> str:
-    spread = record.spread
-    marks = f"  ({', '.join(_FLAGS.get(flag, flag) for flag in record.flags)})" if record.flags else ""
-    return f"{record.test.name}: {spread.mean:.2f} ± {spread.stddev:.2f} tok/s{marks}"
-
-
 def print_report(streams: Streams, report: BenchReport, cells: Table, pictures: tuple[Chart, ...]) -> None:
     """The table, charts and what follows from them, for a person."""
     from rich.box import SIMPLE_HEAD
@@ -195,19 +176,48 @@ def print_report(streams: Streams, report: BenchReport, cells: Table, pictures: 
     from rich.text import Text
 
     page = Page(streams)
+    shared, cells = _shared_columns(cells, page.width)
+    if shared:
+        page.line(shared)
     grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for name, width in zip(cells.names, cells.widths, strict=True):
-        grid.add_column(name, justify="left" if width < 0 else "right", no_wrap=name in ("test", "t/s"))
-    for row in cells.rows:
-        grid.add_row(*(Text(one_line(cell)) for cell in row))
+        grid.add_column(name, justify="left" if width < 0 else "right", no_wrap=True)
+    if any(cells.marks):
+        grid.add_column("", style="yellow")
+    for row, marks in zip(cells.rows, cells.marks, strict=True):
+        texts = [Text(one_line(cell)) for cell in row]
+        grid.add_row(*texts, *([Text(" ".join(marks))] if any(cells.marks) else []))
     page.table(grid)
     for chart in pictures:
+        if sum(len(series.points) for series in chart.series) > _MOST_BARS:
+            continue
         for line in chart_lines(chart, page.width):
             page.line(line)
         page.line()
     for line in summary(report):
         page.line(line)
     page.flush()
+
+
+def _shared_columns(cells: Table, columns: int) -> tuple[str, Table]:
+    """Where the table is too wide, what is the same in every row as a line above it, and the rest."""
+    width = sum(
+        max(len(name), *(len(row[i]) for row in cells.rows)) + 2 for i, name in enumerate(cells.names)
+    )
+    width += max((len(" ".join(marks)) for marks in cells.marks), default=0)
+    same = [i for i in range(len(cells.names)) if len({row[i] for row in cells.rows}) == 1]
+    same = [i for i in same if cells.names[i] not in _ALWAYS]
+    if width <= columns or not same:
+        return "", cells
+    shown = [i for i in range(len(cells.names)) if i not in same]
+    line = ", ".join(
+        one_line(cells.rows[0][i]) if cells.names[i] in _SPEAKING else f"{cells.names[i]} {cells.rows[0][i]}"
+        for i in same
+    )
+    rows = tuple(tuple(row[i] for i in shown) for row in cells.rows)
+    return line, Table(
+        tuple(cells.names[i] for i in shown), tuple(cells.widths[i] for i in shown), rows, cells.marks
+    )
 
 
 def print_comparison(streams: Streams, comparison: Comparison) -> None:
@@ -243,70 +253,3 @@ def _conclusion(row: RatioRow) -> str:
     else:
         said = "faster" if row.ratio > 1 else "slower"
     return f"{said} [{', '.join(row.flags)}]" if row.flags else said
-
-
-def summary(report: BenchReport) -> list[str]:
-    """Bandwidth, intensity, verdicts, and what the marks mean, a sentence each."""
-    lines = list(filter(None, map(_bandwidth, _decodes(report)[:1])))
-    lines += [_intensity(record) for record in _prefills(report)[:1]]
-    for verdict in report.verdicts:
-        lines += _verdict(verdict)
-    flags = list(dict.fromkeys(flag for record in report.records for flag in record.flags))
-    lines += [f"[{flag}]: {_FLAGS[flag]}" for flag in flags if flag in _FLAGS]
-    if any(record.spread.outliers for record in report.records):
-        lines.append("some samples lie far from the others; the JSON names them (outliers)")
-    if not report.complete:
-        lines.append("incomplete: the run was interrupted")
-    return lines
-
-
-def _decodes(report: BenchReport) -> list[Record]:
-    return [r for r in report.records if r.test.kind == "tg" and r.traffic is not None]
-
-
-def _prefills(report: BenchReport) -> list[Record]:
-    return [r for r in report.records if r.test.kind == "pp" and r.subject.model_bytes]
-
-
-def _bandwidth(record: Record) -> str:
-    traffic = record.traffic
-    if traffic is None:
-        return ""
-    read = (
-        f"{record.test.name} reads {format_bytes(traffic.bytes_per_step)} a step, "
-        f"{format_bytes(traffic.bytes_per_s)}/s"
-    )
-    if traffic.fraction is None or traffic.ceiling_rate is None or traffic.machine_bytes_per_s is None:
-        return read
-    machine = format_bytes(traffic.machine_bytes_per_s)
-    return (
-        f"{read}: {traffic.fraction:.0%} of the {machine}/s that this machine reads, "
-        f"which would allow {format_rate(traffic.ceiling_rate)}"
-    )
-
-
-def _intensity(record: Record) -> str:
-    subject = record.subject
-    together = min(record.test.n_parallel * record.test.n_prompt, subject.n_ubatch)
-    each = 2 * subject.n_params / subject.model_bytes
-    return (
-        f"prefill multiplies each weight it reads with {format_count(together)} tokens, about "
-        f"{each * together:,.0f} operations a byte; decode with one, about {each:.0f}"
-    )
-
-
-def _verdict(verdict: Verdict) -> list[str]:
-    total_s = verdict.prefill_s + verdict.decode_s
-    said = (
-        f"{one_line(verdict.model)}: {format_count(verdict.prompt_tokens)} prompt and "
-        f"{format_count(verdict.output_tokens)} output tokens take {format_seconds(total_s)}, "
-        f"{verdict.share:.0%} of it {verdict.phase}"
-    )
-    if not verdict.levers:
-        return [said]
-    return [said, f"what would make it faster: {'; '.join(map(_lever, verdict.levers))}"]
-
-
-def _lever(lever: LeverGain) -> str:
-    most = "at most " if lever.bound else ""
-    return f"{_LEVERS[lever.kind].format(value=lever.value)} {most}× {lever.gain:.2f}"

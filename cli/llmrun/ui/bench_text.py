@@ -1,0 +1,97 @@
+"""What a benchmark's figures mean, as sentences: bandwidth, intensity, the verdict, and what the marks say."""
+
+from __future__ import annotations
+
+from llmrun.bench_report import BenchReport, LeverGain, Record, Verdict
+from llmrun.ui.visible import one_line
+from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+
+_LEVERS = {
+    "quantization": "a quantization of half the size",
+    "shorter_prompt": "half the prompt",
+    "prefix_cache": "a cached prefix",
+    "batching": "{value} requests at once (their sum)",
+    "speculation": "speculation with drafts of {value}",
+}
+_FLAGS = {
+    "busy": "other programs were computing",
+    "steal": "the hypervisor gave CPU time to others",
+    "run_queue": "something waited for a CPU",
+    "throttled": "the processor was throttled",
+    "spread": "the samples spread by more than 5 %",
+    "interrupted": "stopped before all repetitions",
+}
+
+
+def measured_text(record: Record) -> str:
+    """A test that is complete, on one line."""
+    spread = record.spread
+    marks = f"  ({', '.join(_FLAGS.get(flag, flag) for flag in record.flags)})" if record.flags else ""
+    return f"{record.test.name}: {spread.mean:.2f} ± {spread.stddev:.2f} tok/s{marks}"
+
+
+def summary(report: BenchReport) -> list[str]:
+    """Bandwidth, intensity, verdicts, and what the marks mean, a sentence each."""
+    lines = list(filter(None, map(_bandwidth, _decodes(report)[:1])))
+    lines += [_intensity(record) for record in _prefills(report)[:1]]
+    for verdict in report.verdicts:
+        lines += _verdict(verdict)
+    flags = list(dict.fromkeys(flag for record in report.records for flag in record.flags))
+    lines += [f"[{flag}]: {_FLAGS[flag]}" for flag in flags if flag in _FLAGS]
+    if any(record.spread.outliers for record in report.records):
+        lines.append("some samples lie far from the others; the JSON names them (outliers)")
+    if not report.complete:
+        lines.append("incomplete: the run was interrupted")
+    return lines
+
+
+def _decodes(report: BenchReport) -> list[Record]:
+    return [r for r in report.records if r.test.kind == "tg" and r.traffic is not None]
+
+
+def _prefills(report: BenchReport) -> list[Record]:
+    return [r for r in report.records if r.test.kind == "pp" and r.subject.model_bytes]
+
+
+def _bandwidth(record: Record) -> str:
+    traffic = record.traffic
+    if traffic is None:
+        return ""
+    read = (
+        f"{record.test.name} reads {format_bytes(traffic.bytes_per_step)} a step, "
+        f"{format_bytes(traffic.bytes_per_s)}/s"
+    )
+    if traffic.fraction is None or traffic.ceiling_rate is None or traffic.machine_bytes_per_s is None:
+        return read
+    machine = format_bytes(traffic.machine_bytes_per_s)
+    return (
+        f"{read}: {traffic.fraction:.0%} of the {machine}/s that this machine reads, "
+        f"which would allow {format_rate(traffic.ceiling_rate)}"
+    )
+
+
+def _intensity(record: Record) -> str:
+    subject = record.subject
+    together = min(record.test.n_parallel * record.test.n_prompt, subject.n_ubatch)
+    each = 2 * subject.n_params / subject.model_bytes
+    return (
+        f"prefill multiplies each weight it reads with {format_count(together)} tokens, about "
+        f"{each * together:,.0f} operations a byte; decode with one, about {each:.0f}"
+    )
+
+
+def _verdict(verdict: Verdict) -> list[str]:
+    total_s = verdict.prefill_s + verdict.decode_s
+    said = (
+        f"{one_line(verdict.model)}: {format_count(verdict.prompt_tokens)} prompt and "
+        f"{format_count(verdict.output_tokens)} output tokens take {format_seconds(total_s)}, "
+        f"{verdict.share:.0%} of it {verdict.phase}"
+    )
+    if not verdict.levers:
+        return [said]
+    return [said, f"what would make it faster: {'; '.join(map(_lever, verdict.levers))}"]
+
+
+def _lever(lever: LeverGain) -> str:
+    most = "at most " if lever.bound else ""
+    return f"{_LEVERS[lever.kind].format(value=lever.value)} {most}× {lever.gain:.2f}"
