@@ -1,9 +1,10 @@
 """Decides whether a file may be handed to the engine for text generation.
 
-The engine ends the whole process on some contradictions (assertions in llama.cpp, src/llama-model.cpp and
-src/llama-vocab.cpp) and divides by some of the numbers. Everything it asserts at load is therefore checked
-here first, with the file's own numbers in the message. What the engine itself reports as an error (unknown
-architectures, missing tensors) is left to it.
+The engine ends the whole process on some contradictions (assertions in llama.cpp) and divides by some of the
+numbers. What it is known to assert is therefore checked first, with the file's own numbers in the message:
+here what all architectures share, in `check_arch` what holds for some, in `check_vocab` the vocabulary and in
+`check_tensors` the tensors. What the engine itself reports as an error (unknown architectures, missing
+tensors) is left to it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import math
 from dataclasses import dataclass
 
 from llmrun.errors import NotAModel
+from llmrun.gguf.check_arch import contradiction
+from llmrun.gguf.check_tensors import tensor_fault
+from llmrun.gguf.check_vocab import vocabulary_fault
 from llmrun.gguf.facts import ModelFacts, model_facts
 from llmrun.gguf.header import GgufHeader, LazyArray
 from llmrun.gguf.layers import MAX_LAYERS, per_layer
 from llmrun.gguf.reader import incomplete
 from llmrun.gguf.text import printable
-from llmrun.gguf.types import ValueType
 
 MAX_EXPERTS = 1024
 _U31 = (1 << 31) - 1
+_FAULT_LENGTH = 300
 
 _EMBEDDING = "an embedding model"
 _NOT_GENERATIVE: dict[str, str] = {
@@ -56,7 +60,6 @@ _OTHER_TYPES = {
     "imatrix": "an importance matrix",
     "vocab": "a vocabulary",
 }
-_WITHOUT_VOCABULARY = frozenset({"no_vocab", "none"})
 _WITHOUT_ROTATION = frozenset({"glm5-next", "kimi-k3", "kimi-linear"})
 _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
 
@@ -102,10 +105,6 @@ _NUMBERS = (
     "rope.scaling.factor",
 )
 _ROPE_SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
-_TOKEN_ARRAYS = (
-    ("tokenizer.ggml.scores", frozenset({ValueType.F32, ValueType.I32})),
-    ("tokenizer.ggml.token_type", frozenset({ValueType.I32, ValueType.U32})),
-)
 
 
 def _refuse(
@@ -217,30 +216,6 @@ def _check_experts(header: GgufHeader) -> None:
         raise _Implausible(f"{arch}.nextn_predict_layers is {predicting:,} of {layers:,} layers")
 
 
-def _check_vocabulary(header: GgufHeader) -> None:
-    if header.text("tokenizer.ggml.model") in _WITHOUT_VOCABULARY:
-        raise _Implausible("it has no vocabulary, so it cannot read or write text")
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if tokens is None:
-        return
-    if not isinstance(tokens, LazyArray) or tokens.item_type is not ValueType.STRING or not len(tokens):
-        raise _Implausible("tokenizer.ggml.tokens is not a list of texts")
-    repeated = tokens.repeated_text()
-    if repeated is not None:
-        raise _Implausible(f"the token {printable(repeated, 40)!r} occurs twice in its vocabulary")
-    for key, types in _TOKEN_ARRAYS:
-        array = header.metadata.get(key)
-        if array is None:
-            continue
-        if not isinstance(array, LazyArray) or array.item_type not in types:
-            raise _Implausible(f"{key} is not a list of numbers")
-        if len(array) < len(tokens):
-            raise _Implausible(f"{key} has {len(array):,} entries for {len(tokens):,} tokens")
-    merges = header.metadata.get("tokenizer.ggml.merges")
-    if merges is not None and not (isinstance(merges, LazyArray) and merges.item_type is ValueType.STRING):
-        raise _Implausible("tokenizer.ggml.merges is not a list of texts")
-
-
 def check_runnable(header: GgufHeader, *, name: str) -> ModelFacts:
     """The facts of a file that may be handed to the engine; `name` stands for it in messages.
 
@@ -257,10 +232,14 @@ def check_runnable(header: GgufHeader, *, name: str) -> ModelFacts:
         _check_numbers(header)
         _check_heads(header, facts)
         _check_experts(header)
-        _check_vocabulary(header)
+        fault = contradiction(header, facts) or vocabulary_fault(header) or tensor_fault(header)
+        if fault is not None:
+            raise _Implausible(fault)
     except _Implausible as why:
         arch = printable(header.arch, 40)
-        raise _refuse(f"{shown} is not a usable model ({arch}): {printable(str(why), 200)}") from None
+        raise _refuse(
+            f"{shown} is not a usable model ({arch}): {printable(str(why), _FAULT_LENGTH)}"
+        ) from None
     return facts
 
 
@@ -280,3 +259,6 @@ def check_part(header: GgufHeader, *, no: int, count: int, name: str) -> None:
         )
     if header.file_bytes is not None and header.file_bytes < header.needed_bytes:
         raise incomplete(name, header.file_bytes, header.needed_bytes)
+    fault = tensor_fault(header)
+    if fault is not None:
+        raise _refuse(f"{printable(name)} is not usable: {printable(fault, _FAULT_LENGTH)}")
