@@ -58,16 +58,13 @@ def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo
     src/llama-model.cpp).
     """
     name = next((device.name for device in found if device.kind == "cpu"), _HOST)
-    others = (d for d in found if d.kind != "cpu")
-    return (
-        DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes),
-        *(
-            DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes)
-            if d.total_bytes or d.kind == "accel"
-            else DeviceInfo(d.name, d.kind, host.free_bytes, host.total_bytes)
-            for d in others
-        ),
-    )
+    others = []
+    for d in found:
+        told = d.total_bytes or d.kind == "accel"
+        free, total = (d.free_bytes, d.total_bytes) if told else (host.free_bytes, host.total_bytes)
+        if d.kind != "cpu":
+            others.append(DeviceInfo(d.name, d.kind, free, total, d.pipelines))
+    return (DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes), *others)
 
 
 def with_named(devices: Sequence[DeviceInfo], named: Mapping[str, int]) -> tuple[DeviceInfo, ...]:

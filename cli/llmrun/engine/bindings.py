@@ -33,13 +33,36 @@ DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of ggml's registry. Memory is what the backend reports, in bytes."""
+    """One device of ggml's registry. Memory is what the backend reports, in bytes.
+
+    `pipelines`: it computes asynchronously and has events to wait for, as the scheduler's pipeline needs.
+    """
 
     name: str
     description: str
     kind: DeviceKind
     free_bytes: int
     total_bytes: int
+    pipelines: bool = True
+
+
+class _Properties(ctypes.Structure):
+    """ggml_backend_dev_props (ggml-backend.h)."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("runs_async", ctypes.c_bool),
+        ("host_buffer", ctypes.c_bool),
+        ("buffer_from_host_ptr", ctypes.c_bool),
+        ("events", ctypes.c_bool),
+        ("mmap_support", ctypes.c_bool),
+        ("later", ctypes.c_uint8 * 64),  # room for what a newer library may add
+    )
 
 
 class NativeLog:
@@ -136,22 +159,21 @@ def library_path() -> str:
 
 def devices() -> tuple[Device, ...]:
     """Every device the library's backends found, in ggml's order."""
-    name = native_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    description = native_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
-    kind = native_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    size_p = ctypes.POINTER(ctypes.c_size_t)
-    memory = native_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
+    properties = native_function(
+        "ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.POINTER(_Properties)
+    )
     found = []
     for device in device_handles():
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        memory(device, ctypes.byref(free), ctypes.byref(total))
+        props = _Properties()
+        properties(device, ctypes.byref(props))
         found.append(
             Device(
-                name(device).decode(),
-                description(device).decode("utf-8", "replace"),
-                _DEVICE_KINDS.get(kind(device), "accel"),
-                free.value,
-                total.value,
+                props.name.decode(),
+                props.description.decode("utf-8", "replace"),
+                _DEVICE_KINDS.get(props.type, "accel"),
+                props.memory_free,
+                props.memory_total,
+                props.runs_async and props.events,
             )
         )
     return tuple(found)

@@ -3,8 +3,10 @@
 It is the peak of a walk through the graph (`graph.py`) with the engine's own way of placing tensors
 (`arena.py`). Scores of attention without flash attention (cells x heads x micro-batch) and the mask (cells x
 micro-batch) grow with the context; the rest does not. Only as many rows reach the output as logits are
-asked for. An estimate: dense, sliding-window, expert and latent models come out within a few percent of the
-engine, recurrent ones less closely. Sources: sched_reserve in src/llama-context.cpp, ggml/src/ggml-alloc.c.
+asked for. Several GPUs that hold all layers work as a pipeline, with copies of what they pass on. An
+estimate: dense, sliding-window, expert and latent models come out within a few percent of the engine,
+recurrent ones less closely. Sources: sched_reserve in src/llama-context.cpp, ggml/src/ggml-alloc.c,
+ggml_backend_sched_split_graph in ggml/src/ggml-backend.cpp.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ _MASK_BYTES = {"on": 2, "off": 4}
 _INDEX_BYTES = 8
 _OFFLOAD_BATCH = 32  # from this many tokens on a GPU multiplies with weights that lie on the CPU
 _HOST_ALIGNMENT, _GPU_ALIGNMENT = 32, 128
+_COPIES = 4  # GGML_SCHED_MAX_COPIES
 
 
 def compute_bytes(
@@ -36,24 +39,29 @@ def compute_bytes(
         if device and not mine and placement.output != device:
             found.append(0)
             continue
-        peak = _peak_bytes(facts, plan, cells, mine, first=device == 0, output=placement.output == device)
+        arena = Arena(_GPU_ALIGNMENT if device else _HOST_ALIGNMENT)
+        walk = Walk(facts, plan, cells, arena, cells.n_ubatch + -cells.n_ubatch % max(1, plan.n_seq))
+        copies = _COPIES if placement.pipelined else 1
+        peak = _peak_bytes(walk, mine, copies, first=device == 0, output=placement.output == device)
         found.append(peak + (_borrowed_bytes(cells, placement, weights) if device == 1 else 0))
     return found
 
 
-def _peak_bytes(
-    facts: MemoryFacts, plan: MemoryPlan, cells: Cells, mine: list[int], *, first: bool, output: bool
-) -> int:
-    """Peak of the part of the graph with the layers `mine`; `first`: inputs, `output`: logits."""
-    arena = Arena(_HOST_ALIGNMENT if first else _GPU_ALIGNMENT)
-    n_seq = max(1, plan.n_seq)
-    logits = F32_BYTES * n_seq * (facts.n_embd + facts.n_vocab)
+def _peak_bytes(walk: Walk, mine: list[int], copies: int, *, first: bool, output: bool) -> int:
+    """Peak of the part of the graph with the layers `mine`; `first`: inputs, `output`: logits.
+
+    A pipeline has `copies` of all that a part reads from outside and keeps them to the end, what the layers
+    before have computed included.
+    """
+    arena, facts = walk.arena, walk.facts
+    logits = F32_BYTES * max(1, walk.plan.n_seq) * (facts.n_embd + facts.n_vocab)
     if not mine and not first:
         return logits
-    walk = Walk(facts, plan, cells, arena, cells.n_ubatch + -cells.n_ubatch % n_seq)
-    held = _take_inputs(walk, first=first)
-    residual = _embeddings(walk, held)
-    last_of = {facts.layers[il].windowed: il for il in mine if facts.layers[il].heads}
+    held = _take_inputs(walk, copies, first=first)
+    if copies > 1 and not first:
+        held += [walk.numbers(facts.streams * facts.n_embd) for _ in range(copies)]
+    residual = _embeddings(walk, held, copies)
+    last_of = {facts.layers[il].windowed: il for il in mine if facts.layers[il].heads} if copies == 1 else {}
     for il in mine:
         layer = facts.layers[il]
         if facts.streams > 1:
@@ -67,36 +75,38 @@ def _peak_bytes(
     return arena.peak_bytes
 
 
-def _take_inputs(walk: Walk, *, first: bool) -> list[Block]:
+def _take_inputs(walk: Walk, copies: int, *, first: bool) -> list[Block]:
     """Token ids, positions, embeddings: held to the end. Masks and indices: while a layer needs them."""
     arena, cells, tokens = walk.arena, walk.cells, walk.tokens
-    held = [arena.take(F32_BYTES * tokens) for _ in range(2)]
+    held = [arena.take(F32_BYTES * tokens) for _ in range(2 * copies)]
     if first:
-        held.append(walk.numbers(walk.facts.n_embd))
+        held += [walk.numbers(walk.facts.n_embd) for _ in range(copies)]
     v_rows = 1 if walk.plan.flash_attn == "on" else max(1, walk.facts.v_padded)
     for windowed, kept in ((False, cells.full), (True, cells.window)):
         if any(layer.k_width and layer.windowed == windowed for layer in walk.facts.layers):
-            walk.masks[windowed] = [
-                arena.take(_INDEX_BYTES * tokens),
-                arena.take(_INDEX_BYTES * tokens * v_rows),
-                arena.take(_MASK_BYTES[walk.plan.flash_attn] * kept * tokens),
+            sizes = (
+                _INDEX_BYTES * tokens,
+                _INDEX_BYTES * tokens * v_rows,
+                _MASK_BYTES[walk.plan.flash_attn] * kept * tokens,
                 *_turning_matrices(walk, windowed),
-            ]
+            )
+            walk.masks[windowed] = [arena.take(size) for size in sizes for _ in range(copies)]
     return held
 
 
-def _turning_matrices(walk: Walk, windowed: bool) -> list[Block]:
-    """Matrices that turn the rows of quantized caches: for K the largest power of two in a head, for V 64."""
+def _turning_matrices(walk: Walk, windowed: bool) -> list[int]:
+    """Bytes of matrices that turn the rows of quantized caches: for K the largest power of two in a head,
+    for V 64."""
     layer = next(la for la in walk.facts.layers if la.k_width and la.windowed == windowed)
     sizes = []
     if is_turned(walk.plan.type_k, layer.head_k):
         sizes.append(layer.head_k & -layer.head_k)
     if is_turned(walk.plan.type_v, layer.head_v):
         sizes.append(TURNED_HEAD_STEP)
-    return [walk.arena.take(F32_BYTES * size * size) for size in sizes]
+    return [F32_BYTES * size * size for size in sizes]
 
 
-def _embeddings(walk: Walk, held: list[Block]) -> Block:
+def _embeddings(walk: Walk, held: list[Block], copies: int) -> Block:
     """What the first layer reads. Inputs of every single layer, where a model has them, join `held`."""
     arena, facts = walk.arena, walk.facts
     if not facts.per_layer_width:
@@ -108,7 +118,7 @@ def _embeddings(walk: Walk, held: list[Block]) -> Block:
     projected = walk.numbers(facts.per_layer_width)
     normed = walk.numbers(facts.per_layer_width)
     arena.give(projected, scaled)
-    held.append(walk.numbers(facts.per_layer_width))
+    held += [walk.numbers(facts.per_layer_width) for _ in range(copies)]
     arena.give(normed)
     if facts.streams > 1:
         repeated = walk.numbers(facts.streams * facts.n_embd)

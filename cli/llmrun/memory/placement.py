@@ -56,11 +56,15 @@ def _split_points(plan: MemoryPlan, gpus: Sequence[DeviceInfo], host: DeviceInfo
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Device of each place, by index into `devices`; the host is number 0."""
+    """Device of each place, by index into `devices`; the host is number 0.
+
+    `pipelined`: the GPUs work on several micro-batches at a time.
+    """
 
     devices: tuple[DeviceInfo, ...]
     slots: tuple[int, ...]
     gpu_layers: int
+    pipelined: bool = False
 
     def layer(self, index: int) -> int:
         """Device of a layer."""
@@ -90,7 +94,17 @@ def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -
     for slot in range(start, facts.n_slots):
         share = _f32((slot - start) / on_gpu)
         slots[slot] = 1 + min(bisect_right(points, share), len(gpus) - 1)
-    return Placement((host, *gpus), tuple(slots), on_gpu)
+    others = (*gpus, *(d for d in devices if d.kind == "accel"))
+    pipelined = (
+        on_gpu == facts.n_slots and _may_pipeline(plan, len(gpus)) and all(d.pipelines for d in others)
+    )
+    return Placement((host, *gpus), tuple(slots), on_gpu, pipelined)
+
+
+def _may_pipeline(plan: MemoryPlan, n_gpus: int) -> bool:
+    """Source: constructor of llama_context; a weight that is forced anywhere rules it out."""
+    moved = plan.overrides or plan.cpu_moe or plan.n_cpu_moe
+    return n_gpus > 1 and plan.offload_kqv and not moved
 
 
 def _expert_overrides(plan: MemoryPlan) -> list[tuple[str, str]]:

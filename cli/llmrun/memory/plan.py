@@ -44,12 +44,16 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device and its memory as its backend reports it."""
+    """A device and its memory as its backend reports it.
+
+    `pipelines`: it computes asynchronously and can wait for others, as the engine's pipeline wants of all.
+    """
 
     name: str
     kind: DeviceKind
     free_bytes: int
     total_bytes: int
+    pipelines: bool = True
 
 
 @dataclass(frozen=True, slots=True)
