@@ -150,7 +150,8 @@ def main() -> int:
     print(f"  {'sha256, one core':<16} {digest / (1 << 20):7.0f}")
     print(
         f"  {OURS} reaches {compared.of_medians:.2f} of the client's throughput"
-        f" (pairs {compared.paired_median:.2f}, {compared.paired_min:.2f} to {compared.paired_max:.2f}; target {TARGET})"
+        f" (pairs {compared.paired_median:.2f}, {compared.paired_min:.2f} to {compared.paired_max:.2f};"
+        f" target {TARGET})"
     )
     print(machine.busy_note(disturbance))
     document = {

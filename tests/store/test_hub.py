@@ -108,6 +108,33 @@ def test_a_range_is_read_with_little_more_than_its_own_bytes(server: LoopbackHub
     assert hub.read_range(listing, file, len(CONTENT), len(CONTENT) + 1).data == b""
 
 
+def test_a_header_read_in_steps_asks_for_its_address_once(server: LoopbackHub) -> None:
+    server.redirect = True
+    hub = asking(server)
+    listing = hub.listing(REPO)
+    (file,) = (f for f in listing.files if f.path.endswith(".gguf"))
+    steps = [hub.read_range(listing, file, at, at + 100).data for at in range(0, 500, 100)]
+    assert b"".join(steps) == CONTENT[:500]
+    assert [r.method for r in server.log] == ["GET", "HEAD"] + ["GET"] * 5
+    server.faults.expired_times = 1
+    assert hub.read_range(listing, file, 0, 4).data == CONTENT[:4]
+
+
+def test_a_hub_in_passing_trouble_is_asked_again(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmrun.store.hub._WAITS_S", (0.0, 0.0))
+    hub = asking(server)
+    server.faults.statuses = [("/api/", 502, {}), ("/api/", 503, {"Retry-After": "0"})]
+    listing = hub.listing(REPO)
+    server.faults.cut_times, server.faults.cut_after = 2, 10
+    assert hub.read_range(listing, listing.files[0], 0, 12).data
+    server.faults.statuses = [("/api/", 502, {})] * 9
+    with pytest.raises(TransientFailure, match="502"):
+        hub.listing(REPO)
+    assert len(server.faults.statuses) == 6
+
+
 def test_a_server_without_ranges_gives_the_same_bytes(server: LoopbackHub) -> None:
     server.faults.no_range = True
     hub = asking(server)

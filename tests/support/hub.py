@@ -349,19 +349,28 @@ class _Handler(BaseHTTPRequestHandler):
             with stored.content.open("rb") as handle:
                 for first in range(start, start + length, 1 << 20):
                     count = min(1 << 20, start + length - first)
-                    self.request_log.sent += self.connection.sendfile(handle, first, count)
-                    if self.hub.faults.pace_s:
-                        time.sleep(self.hub.faults.pace_s)
+                    with self._counted(count):
+                        self.connection.sendfile(handle, first, count)
             return
         part = bytearray(stored.content[start : start + length])
         if flip and part:
             part[len(part) // 2] ^= 1
         view = memoryview(part)
         for first in range(0, length, 1 << 16):
-            self.connection.sendall(view[first : first + (1 << 16)])
-            self.request_log.sent += min(1 << 16, length - first)
-            if self.hub.faults.pace_s:
-                time.sleep(self.hub.faults.pace_s)
+            with self._counted(min(1 << 16, length - first)):
+                self.connection.sendall(view[first : first + (1 << 16)])
+
+    @contextmanager
+    def _counted(self, count: int) -> Iterator[None]:
+        """Counts bytes before they go, so that whoever has received them finds them counted."""
+        self.request_log.sent += count
+        try:
+            yield
+        except OSError:
+            self.request_log.sent -= count
+            raise
+        if self.hub.faults.pace_s:
+            time.sleep(self.hub.faults.pace_s)
 
 
 def _sibling(path: str, stored: Stored, with_blobs: bool) -> dict[str, object]:

@@ -29,7 +29,8 @@ from llmrun.download_report import (
 from llmrun.errors import ModelNotFound, NetworkFailure
 from llmrun.store.fetch import ContentChanged, Fetch, Patience, RangesIgnored, Setback
 from llmrun.store.hf_cache import hub_cache_dir, is_commit, repo_folder, safe_parts
-from llmrun.store.hub import Hub, Listing
+from llmrun.store.hub import Hub
+from llmrun.store.listing import Listing
 from llmrun.store.partial import Partial, check_space, outdated, sync_folder, writing
 from llmrun.store.repo_files import RepoFile
 

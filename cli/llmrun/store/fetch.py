@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from llmrun.errors import NetworkFailure
-from llmrun.store.hub import Body, Hub, Listing, Source
+from llmrun.store.hub import Body, Hub, Source
 from llmrun.store.hub_errors import TransientFailure
+from llmrun.store.listing import Listing
 from llmrun.store.repo_files import RepoFile
 
 LARGE_BYTES = 32 << 20
@@ -95,7 +96,7 @@ class Fetch:
         self._stopped = False
         self._source: Source | None = None
         self._mark = ""
-        self._threads: list[threading.Thread] = []
+        self._workers = 0
         self._lock = threading.Lock()
         self._readable, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._locating = threading.Lock()
@@ -152,9 +153,12 @@ class Fetch:
     # -- the connections' side ----------------------------------------------------------------------------
 
     def _start_worker(self) -> None:
-        thread = threading.Thread(target=self._work, name="llmrun-fetch", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        """One more connection, up to their number; the first finds out whether the server knows ranges."""
+        with self._lock:
+            if self._workers == self._connections:
+                return
+            self._workers += 1
+        threading.Thread(target=self._work, name="llmrun-fetch", daemon=True).start()
 
     def _work(self) -> None:
         try:
@@ -219,7 +223,7 @@ class Fetch:
                 piece.stop = self._next = size
         if body.start != piece.at:
             raise RangesIgnored(f"the server sends {self._file.path} only as a whole", "try again later")
-        if not body.whole and len(self._threads) < self._connections:
+        if not body.whole:
             self._start_worker()
 
     def _hand_over(self, piece: _Piece, chunk: bytes) -> None:

@@ -9,36 +9,30 @@ only. The client is imported when the first question is asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from llmrun.errors import NetworkFailure
-from llmrun.store.hf_cache import is_commit, repo_folder, safe_parts
-from llmrun.store.hub_errors import Asked, TransientFailure, offline, refusal, told_plainly
+from llmrun.store.hf_cache import repo_folder, safe_parts
+from llmrun.store.hub_errors import Asked, TransientFailure, Unreachable, offline, refusal, told_plainly
+from llmrun.store.listing import Listing, parse_listing
 from llmrun.store.repo_files import RepoFile
 
 if TYPE_CHECKING:
     import httpx2
 
+_T = TypeVar("_T")
+
 _MAX_REDIRECTS = 10
 _MAX_LISTING_BYTES = 64 << 20
-_HEX = frozenset("0123456789abcdef")
+_WAITS_S = (0.5, 1.0)
+_LONGEST_WAIT_S = 5.0
 _TRUE = frozenset(("1", "ON", "YES", "TRUE"))
 _PORTS = {"http": 80, "https": 443}
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A repository's files at one commit. `repo` is the name as the Hub spells it."""
-
-    repo: str
-    revision: str
-    commit: str
-    files: tuple[RepoFile, ...]
-    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,10 @@ class Hub:
     def __init__(self, endpoint: str = "", *, connect_s: float = 5.0, read_s: float | None = None) -> None:
         from huggingface_hub import constants
 
-        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        self.endpoint = (
+            endpoint or os.environ.get("HF_ENDPOINT") or constants.HUGGINGFACE_CO_URL_HOME
+        ).rstrip("/")
+        self._sources: dict[tuple[str, str, str], Source] = {}
         self._connect_s = connect_s
         self._read_s = float(constants.HF_HUB_DOWNLOAD_TIMEOUT) if read_s is None else read_s
 
@@ -97,16 +94,23 @@ class Hub:
         repo_folder(repo)
         asked = self._asked(repo, revision)
         url = f"{self.endpoint}/api/models/{repo}/revision/{quote(revision, safe='')}?blobs=true"
-        with told_plainly(asked), self._answer("GET", url, asked, follow=True) as answer:
-            document = _json(answer, asked)
-        return _listing(document, asked)
+
+        def ask() -> object:
+            with told_plainly(asked), self._answer("GET", url, asked, follow=True) as answer:
+                return _json(answer, asked)
+
+        document = _tried_again(ask)
+        return parse_listing(document, asked)
 
     def locate(self, listing: Listing, file: RepoFile) -> Source:
         """Ask where a file's bytes lie, without fetching any."""
-        from huggingface_hub import hf_hub_url
-
         safe_parts(file.path)
         asked = self._asked(listing.repo, listing.commit, file.path)
+        return self._follow(listing, file, asked)
+
+    def _follow(self, listing: Listing, file: RepoFile, asked: Asked) -> Source:
+        from huggingface_hub import hf_hub_url
+
         known: dict[str, str] = {}
         with told_plainly(asked):
             url = hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=self.endpoint)
@@ -117,7 +121,9 @@ class Hub:
                 if not target:
                     break
                 url = urljoin(url, target)
-                known.pop("content-length", None)
+                known = {
+                    name: value for name, value in known.items() if name not in ("content-length", "etag")
+                }
                 if not self._is_ours(url):
                     break
         size = known.get("x-linked-size") or known.get("content-length", "")
@@ -138,12 +144,17 @@ class Hub:
             yield Body(begins, whole, size, _bare(answer.headers.get("etag", "")), _chunks(answer, asked))
 
     def read_range(self, listing: Listing, file: RepoFile, start: int, stop: int) -> Part:
-        """Bytes `start` to before `stop` of a file, fewer where it ends before. Costs two requests."""
+        """Bytes `start` to before `stop` of a file, fewer where it ends before."""
         stop = min(stop, file.size_bytes)
         if start >= stop:
             return Part(b"", 0)
+        return _tried_again(lambda: self._read(listing, file, start, stop))
+
+    def _read(self, listing: Listing, file: RepoFile, start: int, stop: int) -> Part:
+        key = (listing.repo, listing.commit, file.path)
+        source = self._sources.pop(key, None) or self.locate(listing, file)
         received = bytearray()
-        with self.open(self.locate(listing, file), start, stop) as body:
+        with self.open(source, start, stop) as body:
             missing = stop - body.start
             for chunk in body.chunks:
                 received += chunk
@@ -152,6 +163,7 @@ class Hub:
             skipped = start - body.start
         if len(received) < missing:
             raise TransientFailure(f"the Hub sent {len(received):,} of {missing:,} bytes", "try again")
+        self._sources[key] = source  # a header is read in several steps
         return Part(bytes(received[skipped:missing]), len(received))
 
     def _asked(self, repo: str, revision: str, path: str = "") -> Asked:
@@ -191,6 +203,20 @@ class Hub:
     def _is_ours(self, url: str) -> bool:
         """Whether `url` has the Hub's own scheme, host and port: only there may the token go."""
         return _origin(url) == _origin(self.endpoint)
+
+
+def _tried_again(ask: Callable[[], _T]) -> _T:
+    """The answer, asked for up to three times where the Hub is in trouble; not where nobody answers."""
+    for wait_s in _WAITS_S:
+        try:
+            return ask()
+        except Unreachable:
+            raise
+        except TransientFailure as error:
+            if (error.wait_s or 0.0) > _LONGEST_WAIT_S:
+                raise
+            time.sleep(max(wait_s, error.wait_s or 0.0))
+    return ask()
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
@@ -250,40 +276,3 @@ def _json(answer: httpx2.Response, asked: Asked) -> object:
             f"{asked.endpoint} did not answer like a Hub",
             "check HF_ENDPOINT, and whether a login page is in between",
         ) from None
-
-
-def _listing(document: object, asked: Asked) -> Listing:
-    commit, siblings, name = (
-        (document.get(key) for key in ("sha", "siblings", "id"))
-        if isinstance(document, dict)
-        else (None,) * 3
-    )
-    if not isinstance(commit, str) or not is_commit(commit) or not isinstance(siblings, list):
-        raise NetworkFailure(f"{asked.endpoint} did not answer like a Hub", "check HF_ENDPOINT")
-    assert isinstance(document, dict)
-    repo = name if isinstance(name, str) and name.lower() == asked.repo.lower() else asked.repo
-    files = (_file(entry) for entry in siblings)
-    kept = tuple(file for file in files if file is not None)
-    return Listing(repo, asked.revision, commit, kept, bool(document.get("gated")))
-
-
-def _file(entry: object) -> RepoFile | None:
-    """A listed file; None where its name or size cannot be used."""
-    if not isinstance(entry, dict):
-        return None
-    large = entry.get("lfs")
-    large = large if isinstance(large, dict) else {}
-    path, size = entry.get("rfilename"), large.get("size", entry.get("size"))
-    if not isinstance(path, str) or type(size) is not int or size < 0:
-        return None
-    try:
-        safe_parts(path)
-    except NetworkFailure:
-        return None
-    return RepoFile(path, size, _digest(large.get("sha256"), 64), _digest(entry.get("blobId"), 40))
-
-
-def _digest(value: object, length: int) -> str:
-    """A digest as the server gave it, empty where it is not one: it becomes a file name."""
-    text = value.lower() if isinstance(value, str) else ""
-    return text if len(text) == length and set(text) <= _HEX else ""

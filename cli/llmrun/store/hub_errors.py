@@ -29,6 +29,10 @@ class TransientFailure(NetworkFailure):
         self.wait_s = wait_s
 
 
+class Unreachable(TransientFailure):
+    """Nobody answers: asking again at once would only take longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was asked for: the endpoint, a repository, a revision, a file (empty: the repository as such).
@@ -197,12 +201,12 @@ def _transport(error: Exception, asked: Asked) -> NetworkFailure:
             f"a request to {asked.endpoint} cannot be made ({words})", "check HF_ENDPOINT and HF_TOKEN"
         )
     if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout)):
-        return TransientFailure(
+        return Unreachable(
             f"{asked.endpoint} cannot be reached ({words})",
             "check the network; models that are here already work without it",
         )
     if isinstance(error, httpx2.TimeoutException):
-        return TransientFailure(f"{asked.endpoint} stopped answering", _AGAIN)
+        return Unreachable(f"{asked.endpoint} stopped answering", _AGAIN)
     return TransientFailure(f"the connection to {asked.endpoint} broke", _AGAIN)
 
 
