@@ -12,6 +12,7 @@ import pytest
 
 from llmrun.app import estimate_model
 from llmrun.app.bandwidth import ReadBandwidth
+from llmrun.app.bench_subject import header_digest
 from llmrun.app.estimate import EstimateRequest, estimate
 from llmrun.app.estimate_model import writing_system
 from llmrun.app.settings import SettingSources
@@ -21,6 +22,7 @@ from llmrun.engine.scripted import Script, scripted_factory
 from llmrun.errors import EngineFailure, UsageError
 from llmrun.estimate_report import EstimateReport, Lever
 from llmrun.events import Notice
+from llmrun.gguf.reader import read_header
 from llmrun.journal.bench import log_bench
 from llmrun.journal.lines import append
 from llmrun.metrics.clock import process_clock
@@ -191,8 +193,7 @@ def benchmarked(env: Mapping[str, str], kind: str, rate: float, **more: Any) -> 
         "n_parallel": 1,
         "avg_ts": rate,
         "test_time": "2030-01-01T00:00:00Z",
-        "model_filename": str(smollm2_path()),
-        "quant": "Q4_1",
+        "model_digest": header_digest(smollm2_path(), read_header(smollm2_path())),
         "flags": [],
         **more,
     }

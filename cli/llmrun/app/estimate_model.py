@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmrun.app.bandwidth import read_bandwidth
+from llmrun.app.bench_subject import header_digest
 from llmrun.app.loading import DEFAULT_MODEL, OpenRequest, open_model
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
@@ -174,15 +175,11 @@ def _remembered(subject: Subject, source: From | None) -> Iterator[Rates]:
     folder = user_data_dir(subject.sources.env)
     if source in (None, "bench"):
         records: list[Record] = [record for run in bench_runs(folder) for record in run.records]
-        found = from_bench(records, lambda record: _is_benchmark_of(record, subject))
+        digest = header_digest(subject.path, read_header(subject.path)) if records else ""
+        found = from_bench(records, lambda record: record.get("model_digest") == digest)
         if found is not None:
             yield found
     if source in (None, "log"):
         found = from_log(read(request_log(folder)).records, subject.info)
         if found is not None:
             yield found
-
-
-def _is_benchmark_of(record: Record, subject: Subject) -> bool:
-    name = str(record.get("model_filename", ""))
-    return Path(name).name == subject.path.name and record.get("quant") == subject.info.quant
