@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -183,6 +184,15 @@ class TestTheRealCauseIsSaid:
         found = [call(cli, "run", path, "--json").document for path in paths]
         assert [document["schema"] for document in found] == ["llmrun.error/1"] * 2
         assert len({document["message"] for document in found}) == 2
+
+    def test_no_two_causes_sound_alike(self, cli: Cli, tmp_path: Path) -> None:
+        """A reason may be shared by files that differ in a number only."""
+        reasons = set()
+        for content in bad.BAD_FILES.values():
+            ended = call(cli, "run", put(tmp_path, "m", content))
+            assert is_one_error(ended), ended.err
+            reasons.add(re.sub(r"[\d,]+", "N", ended.err.splitlines()[0]))
+        assert len(reasons) > 0.7 * len(bad.BAD_FILES)
 
     def test_the_engines_log_is_there_on_request(self, cli: Cli, without_a_tensor: Path) -> None:
         ended = cli("run", without_a_tensor, "Hi", "-v")
