@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from llmrun.download_report import DownloadEvent, FileDone, FileRetried
 from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure
@@ -14,7 +17,7 @@ from llmrun.store.hf_cache import cached_files, partial_files, repo_folder
 from llmrun.store.hub_errors import TransientFailure
 
 from tests.support.fetching import contents, fetched, pull, small_pieces
-from tests.support.hub import REPO, LoopbackHub
+from tests.support.hub import REPO, Faults, LoopbackHub
 
 SIZE = (2 << 20) + 333
 CONTENT = random.Random(5).randbytes(SIZE)
@@ -284,3 +287,38 @@ def test_a_login_page_in_between_does_not_spoil_what_is_kept(
     server.faults.statuses = []
     assert contents(pull(server)) == {"m.gguf": CONTENT}
     assert server.bodies()[-1].first_byte == 70_000
+
+
+# -- any line -----------------------------------------------------------------------------------------------
+
+LINES = st.builds(
+    Faults,
+    cut_after=st.sampled_from([0, 1, 4096, 70_000, 300_000]),
+    cut_times=st.integers(0, 4),
+    no_range=st.sampled_from([False, False, False, True]),
+    flip_times=st.integers(0, 2),
+    announce=st.sampled_from([0, 0, 0, 0, 1, -1]),
+)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(LINES, st.integers(0, 6), st.sampled_from([1, 3])), min_size=1, max_size=4))
+def test_whatever_the_line_does_the_file_is_right_or_not_there(
+    server: LoopbackHub,
+    tmp_path_factory: pytest.TempPathFactory,
+    runs: list[tuple[Faults, int, int]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        small_pieces(patch)
+        patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("any")))
+        for faults, stop_after, connections in runs:
+            server.faults = faults
+            going = fetched(server, connections=connections)
+            with suppress(NetworkFailure):
+                for _ in range(stop_after):
+                    next(going, None)
+            going.close()
+            assert all(partial.size_bytes <= SIZE for partial in partial_files(REPO))
+            assert all(found.file.read_bytes() == CONTENT for found in cached_files(REPO))
+        server.faults = Faults()
+        assert contents(pull(server)) == {"m.gguf": CONTENT}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -305,6 +309,44 @@ def test_a_hub_without_a_trusted_certificate_is_refused() -> None:
         thread.join()
     assert "SSL_CERT_FILE" in caught.value.hint
     assert ssl.OPENSSL_VERSION
+
+
+CHILD = "import sys; from llmrun.store.hub import Hub; print(len(Hub().listing(sys.argv[1]).files))"
+
+
+def listed_by_a_child(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A listing in a fresh process, since the client makes its connections' context once."""
+    command = [sys.executable, "-c", CHILD, REPO]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def test_requests_go_through_the_proxy(server: LoopbackHub) -> None:
+    environment = {"HTTP_PROXY": server.endpoint, "HF_ENDPOINT": "http://hub.invalid", "NO_PROXY": ""}
+    done = listed_by_a_child(environment | {"http_proxy": server.endpoint, "no_proxy": ""})
+    assert done.stdout.strip() == "2", done.stderr
+    assert [request.host for request in server.log] == ["hub.invalid"]
+
+
+@pytest.mark.parametrize("proxy", ["nonsense://x", "socks5://127.0.0.1:1", "http://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_a_network_failure(proxy: str) -> None:
+    environment = {"HTTP_PROXY": proxy, "http_proxy": proxy, "NO_PROXY": "", "no_proxy": ""}
+    done = listed_by_a_child(environment | {"HF_ENDPOINT": "http://hub.invalid"})
+    assert done.stderr.splitlines()[-1].startswith("llmrun."), done.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_a_private_certificate_authority_is_trusted_by_its_file(server: LoopbackHub, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1"
+    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [*make.split(), *name, "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
+    endpoint = server.with_tls(certificate, key)
+    environment = {"HF_ENDPOINT": endpoint, "SSL_CERT_FILE": str(certificate)}
+    assert listed_by_a_child(environment).stdout.strip() == "2"
+    refused = listed_by_a_child({"HF_ENDPOINT": endpoint, "SSL_CERT_FILE": ""})
+    assert "NetworkFailure: no trusted connection" in refused.stderr
 
 
 @pytest.mark.parametrize("token", ["hf_ü", "hf_a\nb"])

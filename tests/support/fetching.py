@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 import pytest
 
@@ -26,7 +26,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fetched(
     server: LoopbackHub, *, only: str = "", connections: int = 4, read_s: float = 5.0
-) -> Iterator[DownloadEvent]:
+) -> Generator[DownloadEvent, None, None]:
     """Events of downloading every file of the repository whose path contains `only`."""
     hub = Hub(server.endpoint, read_s=read_s)
     listing = hub.listing(REPO)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -135,6 +136,16 @@ class LoopbackHub:
     def sent(self, path: str = "") -> int:
         """Bytes of files that were put on the line."""
         return sum(request.sent for request in self.bodies(path))
+
+    def with_tls(self, certificate: Path, key: Path) -> str:
+        """A third origin, the same Hub over TLS."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        self._servers.append(server)
+        return f"https://127.0.0.1:{server.server_port}"
 
     def close(self) -> None:
         for server in self._servers:

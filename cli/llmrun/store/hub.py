@@ -1,7 +1,7 @@
 """Questions to the Hugging Face Hub: what a repository holds, where a file lies, bytes of it.
 
-Requests go through the Hub client's own session and headers, so that proxies, private certificate
-authorities, HF_ENDPOINT, HF_TOKEN and the stored login work as in every other tool. A file's address answers
+Requests go through the Hub client's own session and token, so that proxies, private certificate authorities,
+HF_ENDPOINT, HF_TOKEN and the stored login work as in every other tool. A file's address answers
 with its digest and, for large files, redirects to a storage host; the token goes to the Hub's own origin
 only. The client is imported when the first question is asked.
 """
@@ -169,7 +169,7 @@ class Hub:
     def _asked(self, repo: str, revision: str, path: str = "") -> Asked:
         asked = Asked(self.endpoint, repo, revision, path)
         with told_plainly(asked):
-            return Asked(self.endpoint, repo, revision, path, _token_source())
+            return Asked(self.endpoint, repo, revision, path, _token()[1])
 
     @contextmanager
     def _answer(
@@ -184,14 +184,10 @@ class Hub:
         """A response whose body has not been read; raises where its status is a refusal."""
         import httpx2
         from huggingface_hub import get_session
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-        from llmrun import __version__
 
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
             raise offline(asked)
-        token = None if self._is_ours(url) else False
-        headers = build_hf_headers(token=token, library_name="llmrun", library_version=__version__)
+        headers = _headers(_token()[0] if self._is_ours(url) else "")
         timeout = httpx2.Timeout(self._read_s, connect=self._connect_s, pool=None)
         with get_session().stream(
             method, url, headers=headers | dict(extra or {}), timeout=timeout, follow_redirects=follow
@@ -224,18 +220,28 @@ def _origin(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
 
 
-def _token_source() -> str:
-    """Where the token comes from that the client would send; empty where there is none."""
+def _headers(token: str) -> dict[str, str]:
+    """Who asks. The client's own function would first ask its makers' server about the user's environment."""
+    from huggingface_hub import __version__ as client
+
+    from llmrun import __version__
+
+    names = {"User-Agent": f"llmrun/{__version__}; hf_hub/{client}"}
+    return names | {"Authorization": f"Bearer {token}"} if token else names
+
+
+def _token() -> tuple[str, str]:
+    """The token as the client finds it, and where; both empty where there is none or it must not be sent."""
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_DISABLE_IMPLICIT_TOKEN
 
     token = None if HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
-    if token is None:
-        return ""
+    if not token:
+        return "", ""
     source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the stored login"
     if not token.isascii() or not token.isprintable():
         raise NetworkFailure(f"the token in {source} has characters no token has", "copy it again")
-    return source
+    return token, source
 
 
 def _bare(etag: str) -> str:
