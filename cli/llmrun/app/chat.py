@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from llmrun.journal.session import Session
 from llmrun.journal.session_records import Turn
 from llmrun.metrics.clock import Clock
 from llmrun.store.resolve import lasting_ref
+
+log = logging.getLogger("llmrun.chat")
 
 LOADING_GROUPS = ("hardware", "context")
 """Settings that a model is loaded with; the others hold from the next answer on."""
@@ -121,7 +124,7 @@ class Chat:
         request = self._request
         opened = yield from open_model(request, self._clock, self._stop, self._factory, since_s=since_s)
         self._opened, self._loaded = opened, request
-        self._turns = Turns(opened, self._clock, watched=self._watched)
+        self._turns = Turns(opened, self._clock, watched=self._watched, converses=True)
         if welcome and request.model is None and opened.settings.context.model is None:
             yield from _suggestion(request.sources.env)
 
@@ -194,6 +197,7 @@ class Chat:
             EngineFailure: the old one cannot be loaded either; no model is open.
         """
         self._stop.release()
+        yield from self._turns.leave()
         before, began_s = self._loaded, self._clock()
         wanted = replace(self._request, model=ref, template_file=None) if ref else self._request
         self._open.close()
@@ -221,6 +225,8 @@ class Chat:
             WriteFailure: something of the session is still not written.
         """
         if self._opened is not None and not self._stop.stuck:
+            for notice in self._turns.leave():
+                log.info("%s", notice.text)  # nobody is shown anything any more
             self._opened.close()
         self.session.close()
 

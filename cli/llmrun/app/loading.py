@@ -16,6 +16,7 @@ from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
 from llmrun.chat.template import TemplateRenderer, load_template_file
 from llmrun.chat.turns import Tokenizer
+from llmrun.config.dirs import user_cache_dir
 from llmrun.config.layers import Effective
 from llmrun.engine.api import Engine, EngineFactory
 from llmrun.errors import DoesNotFit
@@ -31,17 +32,21 @@ from llmrun.units import format_count
 DEFAULT_MODEL = "smollm2-135m"
 """Catalogue entry that comes with llmrun; answers when no model is named or configured."""
 
+PREFIX_FOLDER = "prefix"
+"""Of the snapshots, in the cache folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
     """Which model to open and how. `template` False opens it for raw completion only; `budget` is the memory
-    that a plan of offload may use."""
+    that a plan of offload may use; `keeps_prefixes` False keeps nothing of what is said on disk."""
 
     model: str | None
     sources: SettingSources
     template_file: Path | None = None
     template: bool = True
     budget: Budget = field(default_factory=Budget)
+    keeps_prefixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ class Opened:
 
     `recommended` is the catalogue's sampling for it; `settings_json` the settings in force, with what the
     engine made of them; `offload` what was planned for the GPUs; `growth` how the context may grow, None
-    where its size was given.
+    where its size was given. `parts` are the model's files, `prefix_folder` is where prefixes of it may be
+    kept on disk.
     """
 
     engine: Engine
@@ -63,6 +69,8 @@ class Opened:
     load_s: float
     offload: Offload | None = None
     growth: Growth | None = None
+    parts: tuple[Path, ...] = ()
+    prefix_folder: Path | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -140,7 +148,8 @@ def open_model(
     yield Loaded(info, load_s, engine.facts.n_ctx_seq, engine.facts.n_threads, kv_use(engine))
     in_force = settings_json(settings, engine, plan.offload)
     growth = Growth(request.budget) if settings.context.n_ctx == "auto" else None
-    loaded = (in_force, load_s, plan.offload, growth)
+    folder = user_cache_dir(request.sources.env) / PREFIX_FOLDER if request.keeps_prefixes else None
+    loaded = (in_force, load_s, plan.offload, growth, model.parts, folder)
     return Opened(engine, info, facts, renderer, settings, model.sampling, *loaded)
 
 

@@ -7,19 +7,23 @@ What the live sequence is about to lose is copied first, if coming back to it wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from llmrun.app.kv_use import kv_use
+from llmrun.app.prefix_disk import DiskPrefixes, Kept, Search
 from llmrun.app.prefix_reasons import Missed, difference, miss_reason
+from llmrun.chat.turns import History, load_history
 from llmrun.engine.api import Engine, PrefillStep, State
 from llmrun.events import Notice, PrefixReport
 from llmrun.metrics.clock import Clock
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way, forgets, marks, still_valid, thinned
 from llmrun.prefix.eviction import StateCache
 from llmrun.prefix.reuse import common_prefix
+from llmrun.prefix.trie import Found
+from llmrun.prefix.worth import LEAST_SAVED_S, pays
 
 MEMORY_SHARE = 16
 """Checkpoints and copies together take at most this part (1/16) of the main memory that is free."""
@@ -27,26 +31,21 @@ MEMORY_SHARE = 16
 MEMORY_MOST_BYTES = 1 << 30
 """And never more than this: what is not used again should not push out what is."""
 
+SEARCH_S = 0.02
+"""What a search on disk may save at least; it takes a few milliseconds."""
+
+FEWEST_TIMED = 16
+"""A prefill of fewer tokens says little about the rate of a longer one."""
+
+NO_TOKEN = -1
+"""Stands for a token that continues a prefix, whatever it is."""
+
 FEWEST_COPIED = 64
 """A branch of fewer tokens is evaluated again sooner than it is found and put back."""
 
 Origin = Literal["memory", "checkpoint", "disk"]
 Cuts = Callable[[int], Iterable[int]]
 """Natural places to cut a prompt, beyond the position it is given."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """A sequence that was copied out whole, with the checkpoints taken on it."""
-
-    tokens: tuple[int, ...]
-    state: State
-    checkpoints: tuple[Checkpoint[State], ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """All of its copies together."""
-        return self.state.size_bytes + sum(c.size_bytes for c in self.checkpoints)
 
 
 @dataclass(slots=True)
@@ -62,12 +61,22 @@ class _Request:
 class PrefixCache:
     """Serves one sequence of one engine. Not thread-safe: it works where the engine works."""
 
-    def __init__(self, engine: Engine, clock: Clock, *, enabled: bool = True, seq: int = 0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        *,
+        disk: DiskPrefixes | None = None,
+        enabled: bool = True,
+        seq: int = 0,
+    ) -> None:
         """`enabled` off: only what the live sequence holds is reused, and nothing is kept beside it."""
         self._engine = engine
         self._clock = clock
+        self._disk = disk if enabled else None
         self._seq = seq
         self._enabled = enabled
+        self._spent_s = 0.0  # time of the requests since the last snapshot
         self._checkpoints: list[Checkpoint[State]] = []
         self._held: list[int] = []  # what the sequence held when the checkpoints were last looked at
         self._request = _Request(Missed((), 0))
@@ -98,30 +107,65 @@ class PrefixCache:
         held = self._validated()
         common = common_prefix(held, prompt)
         missed = Missed(prompt, 0, held or None, common, rewritten=goes_on and common < len(held))
-        self._request = _Request(missed)
-        tokens = self._from_live(held, prompt, common)
-        if self._enabled and forgets(self._engine.facts.memory):
-            places = marks(len(prompt), self._engine.facts.n_ubatch, cuts(tokens), reused=tokens)
-            self._request.marks = frozenset(places)
-        yield from ()
-        return tuple(sorted(self._request.marks))
-
-    def _from_live(self, held: Sequence[int], prompt: Sequence[int], common: int) -> int:
-        """Take the best way that costs no reading; returns the tokens it saves."""
-        way = self._way(held, self._engine.pos_min(self._seq), self._checkpoints, prompt)
+        self._request = request = _Request(missed)
+        live = self._way(held, self._engine.pos_min(self._seq), self._checkpoints, prompt)
         if not self._enabled:
-            return way.tokens
-        copy = self._copies.longest(prompt, lambda kept, _: self._way_of(kept, prompt).tokens)
-        if common < len(held) // 2 and len(held) >= FEWEST_COPIED:
+            return ()
+        copy = self._best_copy(prompt, live.tokens)
+        search = self._search_disk(prompt, copy.usable if copy else live.tokens)
+        yield from _told(search)
+        if common < len(held) // 2:
             self._copy(held)
-        if copy is not None and copy.usable > way.tokens:
-            self._copies.touch(copy.handle)
-            if copy.common > self._request.missed.common:
-                self._request.missed = replace(
-                    self._request.missed, nearest=copy.handle.tokens, common=copy.common
-                )
-            return self._put_back(copy.handle, prompt)
-        return self._take(way)
+        stored = self._read(search, gained=search.way.tokens - (copy.usable if copy else live.tokens))
+        if stored is not None:
+            request.origin = "disk"
+            tokens = self._put_back(stored, prompt)
+        else:
+            tokens = self._put_back(copy.handle, prompt) if copy else self._take(live, "checkpoint")
+        if forgets(self._engine.facts.memory):
+            n_ubatch = self._engine.facts.n_ubatch
+            request.marks = frozenset(marks(len(prompt), n_ubatch, cuts(tokens), reused=tokens))
+        return tuple(sorted(request.marks))
+
+    def _best_copy(self, prompt: Sequence[int], tokens: int) -> Found[Kept] | None:
+        """The copy in memory that saves more than `tokens`, which are saved without."""
+        copy = self._copies.longest(prompt, lambda kept, _: self._way_of(kept, prompt).tokens)
+        if copy is None or copy.usable <= tokens:
+            return None
+        self._copies.touch(copy.handle)
+        self._nearer(copy.handle.tokens, copy.common)
+        return copy
+
+    def _search_disk(self, prompt: Sequence[int], tokens: int) -> Search:
+        """Look on disk where that can save more than the search takes; `tokens` are saved without."""
+        left = len(prompt) - 1 - tokens
+        known = self.prefill_s_per_token
+        if self._disk is None or left < FEWEST_COPIED or (known and left * known < SEARCH_S):
+            return Search()
+        search = self._disk.search(prompt, self._engine.facts.memory)
+        if search.nearest is not None:
+            self._nearer(search.nearest.tokens, search.common)
+        missed = self._request.missed
+        damaged = bool(search.damaged + search.foreign)
+        self._request.missed = replace(missed, other_settings=search.other_settings, damaged=damaged)
+        return search
+
+    def _nearer(self, tokens: Sequence[int], common: int) -> None:
+        """Compare the prompt with this sequence, if it shares more with it than the one before."""
+        missed = self._request.missed
+        if missed.nearest is None or common > missed.common:
+            self._request.missed = replace(missed, nearest=tokens, common=common)
+
+    def _read(self, search: Search, gained: int) -> Kept | None:
+        """Read the snapshot that was found, if it gains enough; None also where it turns out damaged."""
+        if self._disk is None or search.best is None or not self._disk.worth_reading(search.best, gained):
+            return None
+        kept = self._disk.load(search.best)
+        if kept is None:
+            self._request.missed = replace(self._request.missed, damaged=True)
+        elif not self.prefill_s_per_token:
+            self.prefill_s_per_token = search.best.prefill_s
+        return kept
 
     def _put_back(self, kept: Kept, prompt: Sequence[int]) -> int:
         """Make a copy the live sequence and rewind it for `prompt`; returns the tokens that saves."""
@@ -130,9 +174,9 @@ class PrefixCache:
             self._held = []
             return 0
         self._held, self._checkpoints = list(kept.tokens), list(kept.checkpoints)
-        return self._take(self._way_of(kept, prompt), "memory")
+        return self._take(self._way_of(kept, prompt), self._request.origin)
 
-    def _take(self, way: Way[State], origin: Origin = "checkpoint") -> int:
+    def _take(self, way: Way[State], origin: Origin) -> int:
         """Go a way on the live sequence as far as the engine does not by itself."""
         point = way.checkpoint
         if point is not None:
@@ -162,12 +206,18 @@ class PrefixCache:
         return held
 
     def _copy(self, held: Sequence[int]) -> None:
-        """Copy the live sequence, most of which is about to go, if the copy is not too large to keep."""
-        size_bytes = kv_use(self._engine, self._seq).used_bytes
-        if size_bytes > self._budget_bytes:
-            return
-        kept = Kept(tuple(held), self._engine.save(self._seq), tuple(self._checkpoints))
-        self._copies.insert(kept.tokens, kept, kept.size_bytes)
+        """Copy the live sequence, most of which is about to go, if the copy is worth it and not too large."""
+        if len(held) >= FEWEST_COPIED and self._size_bytes() <= self._budget_bytes:
+            kept = self._kept(held)
+            self._copies.insert(kept.tokens, kept, kept.size_bytes)
+
+    def _kept(self, held: Sequence[int]) -> Kept:
+        return Kept(tuple(held), self._engine.save(self._seq), tuple(self._checkpoints))
+
+    def _size_bytes(self) -> int:
+        """About what a copy of the live sequence takes."""
+        used_bytes = kv_use(self._engine, self._seq).used_bytes
+        return used_bytes + sum(checkpoint.size_bytes for checkpoint in self._checkpoints)
 
     def report(self, reused: int) -> PrefixReport:
         """Where the `reused` tokens came from, or why there were none; told once the prefill has begun."""
@@ -189,7 +239,7 @@ class PrefixCache:
         if step.done == 0:
             self._request.began_s = now_s
             self._validated()
-        elif step.done == step.total:
+        elif step.done == step.total >= FEWEST_TIMED:
             self.prefill_s_per_token = (now_s - self._request.began_s) / step.total
         position = step.reused + step.done
         if step.done and position in self._request.marks:
@@ -197,6 +247,50 @@ class PrefixCache:
             self._validated()
             point = Checkpoint(position, state.pos_min, state.size_bytes, state)
             self._checkpoints = thinned([*self._checkpoints, point], self._budget_bytes)
+
+    def keep(
+        self, n_prompt: int, spent_s: float, history: History | None, *, leaving: bool = False
+    ) -> Iterator[Notice]:
+        """Keep on disk what the sequence holds, if that pays; called when an answer has been shown.
+
+        Args:
+            n_prompt: its first tokens, which may be asked for again.
+            spent_s: how long the request took.
+            history: how its tokens came about, where the conversation can go on with all of them.
+            leaving: the conversation ends.
+        """
+        self._spent_s += spent_s
+        held, kind = self._validated(), self._engine.facts.memory
+        wanted = held if history else held[:n_prompt]
+        if self._disk is None or len(wanted) * self.prefill_s_per_token < LEAST_SAVED_S:
+            return
+        stored = self._disk.search([*wanted, NO_TOKEN], kind).way.tokens
+        saved_s = (len(wanted) - stored) * self.prefill_s_per_token
+        cost = self._disk.cost(self._size_bytes())
+        if cost is None or not pays(saved_s, cost, spent_s=self._spent_s, leaving=leaving):
+            return
+        if history is None and not forgets(kind):
+            self._engine.rewind(self._seq, n_prompt)
+        kept = self._kept(self._validated())
+        self._spent_s = 0.0
+        yield from self._disk.keep(kept, self.prefill_s_per_token, history.dump() if history else "", kind)
+
+    def remembered(self) -> Iterator[History]:
+        """Histories kept on disk, the last used first."""
+        texts = self._disk.histories() if self._disk is not None else ()
+        yield from map(load_history, texts)
+
+
+def _told(search: Search) -> Iterator[Notice]:
+    """What the user should know about the files that were searched."""
+    if search.damaged:
+        yield Notice("warning", f"stored prefixes were damaged and have been removed: {search.damaged}")
+    if search.foreign:
+        yield Notice(
+            "warning", f"files among the stored prefixes that are none are ignored: {search.foreign}"
+        )
+    if search.other_settings:
+        yield Notice("info", f"a stored prefix does not fit: {search.other_settings}")
 
 
 def memory_budget() -> int:

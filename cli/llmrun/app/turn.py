@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, starmap
+from itertools import accumulate, islice, starmap
 
 from llmrun.app.answer_text import AnswerText
 from llmrun.app.context_use import context_use
@@ -18,11 +18,12 @@ from llmrun.app.loading import Opened
 from llmrun.app.overflow import make_room
 from llmrun.app.plan import sampling_params
 from llmrun.app.prefix_cache import PrefixCache
+from llmrun.app.prefix_disk import disk_prefixes
 from llmrun.app.prompts import ANSWER_ROOM, Prepared, Prompter
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
 from llmrun.chat.reasoning import ReasoningSplitter
-from llmrun.chat.turns import History
+from llmrun.chat.turns import History, continued_tokens
 from llmrun.engine.api import (
     EndReason,
     EndStep,
@@ -60,6 +61,9 @@ SEQ = 0
 MEASURE_S = 0.25
 """Time between two `Measured` events: often enough to watch, too rare to cost anything."""
 
+MOST_RECALLED = 16
+"""Conversations on disk that a resumed one is compared with."""
+
 GREEDY = SamplingParams(temperature=0)
 
 _FINISH: dict[EndReason, FinishReason] = {
@@ -96,8 +100,11 @@ class _Decoded:
 class Turns:
     """Answers requests on one loaded model, one after the other."""
 
-    def __init__(self, opened: Opened, clock: Clock, *, watched: bool = False) -> None:
-        """`watched`: send `Measured` a few times a second."""
+    def __init__(
+        self, opened: Opened, clock: Clock, *, watched: bool = False, converses: bool = False
+    ) -> None:
+        """`watched`: send `Measured` a few times a second. `converses`: answers may be asked to go on."""
+        self._converses = converses
         self._opened = opened
         self._engine: Engine = opened.engine
         self._settings = opened.settings
@@ -105,7 +112,8 @@ class Turns:
         self._watched = watched
         self._history = History()
         self._said: tuple[Message, ...] = ()  # what the sequence holds, as messages
-        self._prefixes = PrefixCache(self._engine, clock, enabled=opened.settings.context.prefix_cache)
+        enabled = opened.settings.context.prefix_cache
+        self._prefixes = PrefixCache(self._engine, clock, disk=disk_prefixes(opened), enabled=enabled)
 
     def use(self, opened: Opened) -> None:
         """Go on under changed settings of the same open model."""
@@ -142,7 +150,17 @@ class Turns:
         completion = self._completion(job, text, timeline, decoded, window)
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
+        if not interrupted:
+            yield from self._keep_prefix(len(tokens), completion.stats.total_s)
         return completion
+
+    def _keep_prefix(self, n_prompt: int, spent_s: float, *, leaving: bool = False) -> Iterator[Notice]:
+        history = self._history if self._converses else None
+        return self._prefixes.keep(n_prompt, spent_s, history, leaving=leaving)
+
+    def leave(self) -> Iterator[Notice]:
+        """Keep what the sequence holds for a resumption, where that pays. The last call before closing."""
+        yield from self._keep_prefix(len(self._history.tokens), 0.0, leaving=True)
 
     def _bring_near(
         self, prepared: Prepared, messages: tuple[Message, ...]
@@ -158,8 +176,22 @@ class Turns:
             )
         )
 
+    def _recall(self, conversation: Conversation, window: Window) -> None:
+        """Where the sequence holds another conversation, look on disk for the very tokens of this one."""
+        messages = conversation.messages(window)
+        if not conversation.exchanges or messages[: len(self._said)] == self._said != ():
+            return
+        prompt, tokenizer = Prompter(self._opened, History()).chat(messages).prompt, self._opened.tokenizer
+        found = max(
+            (self._history, *islice(self._prefixes.remembered(), MOST_RECALLED)),
+            key=lambda history: continued_tokens(history, prompt, tokenizer),
+        )
+        self._history = found
+
     def _prepare(self, ask: Ask, timeline: Timeline) -> Generator[Event, None, tuple[Prepared, Window]]:
         """The prompt, and what of the conversation it leaves out."""
+        if ask.conversation is not None:
+            self._recall(ask.conversation, ask.window)
         prompter = Prompter(self._opened, self._history)
         if ask.conversation is None:
             prepared, window = prompter.raw(ask.raw or ""), ask.window

@@ -10,6 +10,7 @@ tokenised.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -60,10 +61,29 @@ class History:
         """All tokens in order of position."""
         return [token for span in self.spans for token in span.tokens]
 
+    def dump(self) -> str:
+        """As JSON, for `load_history`."""
+        return json.dumps([[s.text.decode("latin-1"), s.tokens, s.sampled] for s in self.spans])
+
     def with_sampled(self, tokens: Sequence[int], piece: Callable[[int], bytes]) -> History:
         """The history after an answer of `tokens`, the closing end-of-generation token left out."""
         text = b"".join(map(piece, tokens))
         return History((*self.spans, Span(text, tuple(tokens), sampled=True)))
+
+
+def load_history(text: str) -> History:
+    """What `History.dump` wrote; empty if that is not what `text` is."""
+    try:
+        spans = [Span(t.encode("latin-1"), tuple(map(int, ids)), bool(s)) for t, ids, s in json.loads(text)]
+    except (ValueError, TypeError, AttributeError):
+        return History()
+    return History(tuple(spans))
+
+
+def continued_tokens(history: History, prompt: Prompt, tokenizer: Tokenizer) -> int:
+    """How many of the tokens of `history` `splice` would take as they are."""
+    key = _key(_without_extra_bos(prompt.segments, tokenizer))
+    return sum(len(span.tokens) for span in _matching_spans(history.spans, key, tokenizer.piece))
 
 
 def prompt_tokens(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:

@@ -74,7 +74,8 @@ def chat(
         export_session(store, session, export)
         return
     sources = SettingSources(system_text(flags), profile, os.environ)
-    request = OpenRequest(model, sources, chat_template_file, budget=budget_of(device, reserve, force=force))
+    budget = budget_of(device, reserve, force=force)
+    request = OpenRequest(model, sources, chat_template_file, budget=budget, keeps_prefixes=not no_save)
     piped = read_stdin(sys.stdin)
     choice = SessionChoice(continue_, session, not no_save)
     if piped is not None:

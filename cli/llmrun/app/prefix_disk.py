@@ -1,0 +1,221 @@
+"""Snapshots of prefixes on disk: which one serves a prompt, and whether a sequence is worth one.
+
+A snapshot fits an engine whose K/V mean the same: of the same model (by the digest of its files), with the
+same number formats, window, layout of the context, positions and build of the library. The digest is needed
+before anything can be found or kept. Where it is not remembered nothing was kept of the file as it is, so
+that a search ends there at once; it is computed when the first prefix is kept, after an answer, and its time
+counts among the costs of that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from llmrun.app.loading import Opened
+from llmrun.engine.api import EngineFacts, State
+from llmrun.errors import WriteFailure
+from llmrun.events import Notice
+from llmrun.prefix.checkpoints import Checkpoint, Way, best_way
+from llmrun.prefix.reuse import MemoryKind, common_prefix
+from llmrun.prefix.worth import Cost
+from llmrun.store.model_digest import compute_digest, remembered_digest, unknown_bytes
+from llmrun.store.snapshot_file import Damaged, Place, Snapshot
+from llmrun.store.snapshots import LARGEST_SHARE, SnapshotStore, Speeds
+from llmrun.units import MIB
+
+ROPE_SETTINGS = ("rope_scaling", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx")
+
+OTHER_SETTINGS_TOKENS = 32
+"""So many tokens must be in common before "settings changed" explains a miss: templates begin alike."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A sequence that was copied out whole, with the checkpoints taken on it."""
+
+    tokens: tuple[int, ...]
+    state: State
+    checkpoints: tuple[Checkpoint[State], ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """All of its copies together."""
+        return self.state.size_bytes + sum(c.size_bytes for c in self.checkpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search found for one prompt. `best` serves `way.tokens` of it, None if nothing serves any.
+
+    `nearest` shares most with the prompt among those that fit the engine, `common` tokens; `other_settings`
+    says what was set otherwise where one of another engine shares more. Damaged files were removed.
+    """
+
+    best: Snapshot | None = None
+    way: Way[int] = field(default_factory=lambda: Way(0))
+    nearest: Snapshot | None = None
+    common: int = 0
+    other_settings: str = ""
+    damaged: int = 0
+    foreign: int = 0
+
+
+class DiskPrefixes:
+    """The snapshots of one open model. `parts` are its files, `settings` what K/V depend on besides."""
+
+    def __init__(
+        self, store: SnapshotStore, parts: tuple[Path, ...], settings: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._store = store
+        self._parts = parts
+        self._settings = settings
+
+    def search(self, prompt: Sequence[int], kind: MemoryKind) -> Search:
+        """Find what serves most of a prompt."""
+        digest = remembered_digest(self._parts, self._store.folder)
+        if digest is None:
+            return Search()
+        found, here = self._store.of_model(digest), dict(self._settings())
+        search = Search(damaged=found.damaged, foreign=found.foreign)
+        others: list[tuple[int, str]] = []
+        for snapshot in found.snapshots:
+            common = common_prefix(snapshot.tokens, prompt)
+            if snapshot.settings != here:
+                others.append((common, _changed(snapshot.settings, here)))
+                continue
+            if search.nearest is None or common > search.common:
+                search = replace(search, nearest=snapshot, common=common)
+            way = way_of(snapshot, prompt, kind)
+            if way.tokens > search.way.tokens:
+                search = replace(search, best=snapshot, way=way)
+        common, changed = max(others, default=(0, ""))
+        if common >= max(OTHER_SETTINGS_TOKENS, search.common + 1):
+            search = replace(search, other_settings=changed)
+        return search
+
+    def histories(self) -> Iterator[str]:
+        """How the tokens of snapshots that fit came about, the last used first; empty texts left out."""
+        digest = remembered_digest(self._parts, self._store.folder)
+        if digest is None:
+            return
+        here = dict(self._settings())
+        for snapshot in self._store.of_model(digest).snapshots:
+            if snapshot.history_bytes and snapshot.settings == here:
+                try:
+                    yield snapshot.history()
+                except Damaged:
+                    continue
+
+    def worth_reading(self, snapshot: Snapshot, gained: int) -> bool:
+        """Whether reading a snapshot takes less time than evaluating the `gained` tokens would."""
+        cost = Cost(snapshot.size_bytes, read_speed=self._store.speeds().read)
+        return gained * snapshot.prefill_s > cost.read_s
+
+    def load(self, snapshot: Snapshot) -> Kept | None:
+        """Read a snapshot; None if it is damaged, after which it is gone."""
+        began_s = time.perf_counter()
+        try:
+            whole, *parts = self._store.load(snapshot)
+        except Damaged:
+            return None
+        self._store.measured(Speeds(read=snapshot.size_bytes / (time.perf_counter() - began_s)))
+        checkpoints = tuple(
+            Checkpoint(p.position, p.pos_min, p.size_bytes, State(data, p.pos_min, partial=True))
+            for p, data in zip(snapshot.places[1:], parts, strict=True)
+        )
+        return Kept(tuple(snapshot.tokens), State(whole, snapshot.places[0].pos_min), checkpoints)
+
+    def cost(self, size_bytes: int) -> Cost | None:
+        """What it costs to keep so many bytes; None where they are too many for the folder."""
+        if size_bytes * LARGEST_SHARE > self._store.limit():
+            return None
+        try:
+            unknown = unknown_bytes(self._parts, self._store.folder)
+        except OSError:
+            return None
+        speeds = self._store.speeds()
+        return Cost(size_bytes, unknown, speeds.write, speeds.read)
+
+    def keep(self, kept: Kept, prefill_s: float, history: str, kind: MemoryKind) -> Iterator[Notice]:
+        """Write a snapshot; what it makes superfluous goes."""
+        points = [Place(c.position, c.pos_min, c.size_bytes) for c in kept.checkpoints]
+        whole = Place(len(kept.tokens), kept.state.pos_min, kept.state.size_bytes)
+        states = [(whole, kept.state.data)]
+        states += [(p, c.handle.data) for p, c in zip(points, kept.checkpoints, strict=True)]
+        settings = dict(self._settings())
+        try:
+            digest = compute_digest(self._parts, self._store.folder)
+            began_s = time.perf_counter()
+            path = self._store.write(
+                model=digest,
+                settings=settings,
+                tokens=kept.tokens,
+                states=states,
+                prefill_s=prefill_s,
+                history=history,
+            )
+        except WriteFailure as error:
+            yield Notice("warning", f"{error.message}; {error.hint}")
+            return
+        except OSError as error:
+            yield Notice("warning", f"the prefix of this prompt is not kept: {error.strerror}")
+            return
+        self._store.measured(Speeds(write=kept.size_bytes / (time.perf_counter() - began_s)))
+        for old in self._store.of_model(digest).snapshots:
+            if old.path != path and old.settings == settings and _covers(kept, old, kind):
+                self._store.remove(old.path)
+
+
+def way_of(snapshot: Snapshot, prompt: Sequence[int], kind: MemoryKind) -> Way[int]:
+    """How a snapshot serves a prompt; a checkpoint's handle is its number."""
+    points = [
+        Checkpoint(place.position, place.pos_min, place.size_bytes, number)
+        for number, place in enumerate(snapshot.places[1:])
+    ]
+    pos_min = snapshot.places[0].pos_min
+    return best_way(snapshot.tokens, prompt, pos_min=pos_min, checkpoints=points, kind=kind)
+
+
+def _covers(kept: Kept, old: Snapshot, kind: MemoryKind) -> bool:
+    """True if `kept` serves every prompt that `old` does."""
+    if common_prefix(kept.tokens, old.tokens) < len(old.tokens):
+        return False
+    if not kind.n_swa and not kind.recurrent:
+        return True
+    positions = {checkpoint.position for checkpoint in kept.checkpoints}
+    return positions >= {place.position for place in old.places} - {len(kept.tokens)}
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What differs between two sets of settings, in words."""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return ", ".join(f"{n} was {before.get(n, 'not set')}, is {now.get(n, 'not set')}" for n in names)
+
+
+def layout_settings(facts: EngineFacts, rope: Mapping[str, object]) -> dict[str, str]:
+    """What the meaning of a sequence's K/V depends on besides the model."""
+    return {
+        "engine": facts.identity.build or facts.library,
+        "n_ctx": str(facts.n_ctx_seq),
+        "n_parallel": str(facts.n_seq),
+        "kv_unified": str(facts.kv_unified),
+        "type_k": facts.type_k,
+        "type_v": facts.type_v,
+        "flash_attn": facts.flash_attn,
+        "swa_full": str(facts.swa_full),
+        **{name: str(value) for name, value in rope.items()},
+    }
+
+
+def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
+    """Those of an open model; None where its settings allow none."""
+    context = opened.settings.context
+    if opened.prefix_folder is None or not context.prefix_cache or context.prefix_cache_mib == 0:
+        return None
+    mib = context.prefix_cache_mib
+    store = SnapshotStore(opened.prefix_folder, None if mib == "auto" else mib * MIB)
+    rope = {name: getattr(context, name) for name in ROPE_SETTINGS}
+    return DiskPrefixes(store, opened.parts, lambda: layout_settings(opened.engine.facts, rope))
