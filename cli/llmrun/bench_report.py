@@ -17,7 +17,7 @@ Phase = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
-class TestSpec:
+class BenchTest:
     """One test: tokens of prompt and output of each of `n_parallel` sequences, after `n_depth` held ones.
 
     `kind` "e2e" is a whole request; `cache` says what the K/V cache held before: nothing ("empty" where
@@ -163,7 +163,7 @@ class Record:
     """One test with every raw sample. `flags` mark a figure that something may have disturbed."""
 
     subject: Subject
-    test: TestSpec
+    test: BenchTest
     test_time: str
     samples_ns: tuple[int, ...]
     spread: Spread

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 
 from llmrun.app.bench_keep import BenchModel, BenchRequest, Instruments, Keeper
-from llmrun.app.bench_measure import TestRun
+from llmrun.app.bench_measure import RateRun
 from llmrun.app.bench_requests import RequestRun, request_times
 from llmrun.app.bench_subject import header_digest, subject_of
 from llmrun.app.loading import OpenRequest, open_model
@@ -22,9 +22,9 @@ from llmrun.bench.plan import BenchPlan, Settings
 from llmrun.bench_report import (
     BenchFinished,
     BenchProgress,
+    BenchTest,
     CacheState,
     Measured,
-    TestSpec,
 )
 from llmrun.errors import Interrupted
 from llmrun.events import Event, LoadProgress, Notice
@@ -123,10 +123,10 @@ class _Run:
             raise
 
     def _measure(
-        self, model: BenchModel, test: TestSpec, progress: _Progress
+        self, model: BenchModel, test: BenchTest, progress: _Progress
     ) -> Generator[BenchEvent, None, None]:
         """All rounds of one test. An interrupt keeps the repetitions that are complete."""
-        plan, run = self.request.plan, TestRun(model.opened.engine, test, self.tools.clock, self.stop)
+        plan, run = self.request.plan, RateRun(model.opened.engine, test, self.tools.clock, self.stop)
         reset_peak()
         watch = None
         try:
@@ -183,7 +183,7 @@ class _Run:
             times = request_times(run.stats)
             made = run.stats[-1].generated_tokens
             last = run.stats[-1]
-            test = TestSpec("e2e", last.prompt_tokens, made, cache=cache, n_cached=last.cached_tokens)
+            test = BenchTest("e2e", last.prompt_tokens, made, cache=cache, n_cached=last.cached_tokens)
             samples = [max(1, round(stats.total_s * _BILLION)) for stats in run.stats]
             yield from self._keeper.keep(model, test, samples, watch, flags, times)
         if flags:
@@ -199,16 +199,16 @@ def _with_batch_threads(settings: Settings) -> dict[str, str]:
 class _Progress:
     """Where in the run it is."""
 
-    def __init__(self, plan: BenchPlan, tests: Sequence[TestSpec]) -> None:
+    def __init__(self, plan: BenchPlan, tests: Sequence[BenchTest]) -> None:
         self._tests = tests
         self._left = TimeLeft(plan.reps, warmup=plan.warmup, delay_s=plan.delay_s)
         self._rounds = plan.reps + plan.warmup
         self.done = 0
 
-    def learn(self, test: TestSpec, taken_s: float) -> None:
+    def learn(self, test: BenchTest, taken_s: float) -> None:
         self._left.learn(test, taken_s)
 
-    def at(self, test: TestSpec, rounds_done: int) -> BenchProgress:
+    def at(self, test: BenchTest, rounds_done: int) -> BenchProgress:
         left_s = self._left.seconds(self._tests[self.done :], rounds_done)
         label = f"{test.name}, {rounds_done + 1} of {self._rounds}"
         return BenchProgress(self.done, len(self._tests), label, left_s)

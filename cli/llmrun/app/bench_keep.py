@@ -20,7 +20,7 @@ from llmrun.bench.plan import BenchPlan
 from llmrun.bench.records import record_document
 from llmrun.bench.stats import spread_of
 from llmrun.bench.verdict import verdicts
-from llmrun.bench_report import BenchReport, Measured, Quiet, Record, RequestTimes, Subject, TestSpec
+from llmrun.bench_report import BenchReport, BenchTest, Measured, Quiet, Record, RequestTimes, Subject
 from llmrun.config.dirs import user_data_dir
 from llmrun.config.schema import BY_NAME
 from llmrun.engine.api import EngineFactory
@@ -90,7 +90,7 @@ class Keeper:
     def keep(
         self,
         model: BenchModel,
-        test: TestSpec,
+        test: BenchTest,
         samples_ns: Sequence[int],
         watch: Watch,
         flags: tuple[str, ...] = (),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from llmrun.app.worker import Stop
-from llmrun.bench_report import TestSpec
+from llmrun.bench_report import BenchTest
 from llmrun.engine.api import Engine, State
 from llmrun.errors import EngineFailure, Interrupted
 from llmrun.metrics.clock import Clock
@@ -37,10 +37,10 @@ class Rounds:
     delay_s: float
 
 
-class TestRun:
+class RateRun:
     """One test's rounds on one engine. `samples_ns` grows with every repetition."""
 
-    def __init__(self, engine: Engine, test: TestSpec, clock: Clock, stop: Stop) -> None:
+    def __init__(self, engine: Engine, test: BenchTest, clock: Clock, stop: Stop) -> None:
         self._engine, self._test, self._clock, self._stop = engine, test, clock, stop
         self._random = random.Random(_SEED)
         self._first = engine.tokenize("", add_special=True, parse_special=False)[:1]

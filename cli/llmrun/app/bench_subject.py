@@ -9,7 +9,7 @@ from llmrun.app.loading import Opened
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.peak_memory import peak_rss_bytes
 from llmrun.app.plan import context_params, model_params
-from llmrun.bench_report import Memory, Subject, TestSpec, Traffic
+from llmrun.bench_report import BenchTest, Memory, Subject, Traffic
 from llmrun.engine.api import EngineFacts
 from llmrun.gguf.header import GgufHeader
 from llmrun.gguf.hparams import MemoryFacts
@@ -70,7 +70,7 @@ def subject_of(opened: Opened, digest: str) -> Subject:
 
 
 def traffic_of(
-    facts: MemoryFacts, opened: Opened, test: TestSpec, rate: float | None, machine: float | None
+    facts: MemoryFacts, opened: Opened, test: BenchTest, rate: float | None, machine: float | None
 ) -> Traffic | None:
     """What decode read a second at `rate` tokens a second over all sequences; None for tests without a rate.
 

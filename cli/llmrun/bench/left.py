@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmrun.bench.plan import Group
-from llmrun.bench_report import TestSpec
+from llmrun.bench_report import BenchTest
 
 
 class TimeLeft:
@@ -16,7 +15,7 @@ class TimeLeft:
         self._delay_s = delay_s
         self._rates: dict[tuple[str, int], float] = {}
 
-    def learn(self, test: TestSpec, taken_s: float) -> None:
+    def learn(self, test: BenchTest, taken_s: float) -> None:
         """A repetition of `test` took so long; only tests of one phase teach something."""
         if taken_s > 0 and not (test.n_prompt and test.n_gen):
             self._rates["pp" if test.n_prompt else "tg", test.n_parallel] = test.n_tokens / taken_s
@@ -25,24 +24,18 @@ class TimeLeft:
         alone = self._rates.get((phase, 1))
         return self._rates.get((phase, n_parallel), alone)
 
-    def seconds(self, tests: Sequence[TestSpec], rounds_done: int = 0) -> float | None:
+    def seconds(self, tests: Sequence[BenchTest], rounds_done: int = 0) -> float | None:
         """For `tests`, of which the first has run `rounds_done` rounds. None while a rate is not known."""
         total = 0.0
         for index, test in enumerate(tests):
-            rounds = self._rounds - (rounds_done if index == 0 else 0)
+            begun = rounds_done if index == 0 else 0
             prompt, output = self._rate("pp", test.n_parallel), self._rate("tg", test.n_parallel)
-            evaluated = test.n_parallel * (
-                test.n_prompt * rounds + (0 if rounds_done and not index else test.n_depth)
-            )
+            rounds = self._rounds - begun
+            read = test.n_parallel * (test.n_prompt * rounds + (0 if begun else test.n_depth))
             made = test.n_parallel * test.n_gen * rounds
-            if (evaluated and prompt is None) or (made and output is None):
+            if (read and prompt is None) or (made and output is None):
                 return None
-            total += self._delay_s
-            total += evaluated / prompt if prompt else 0.0
+            total += 0.0 if begun else self._delay_s
+            total += read / prompt if prompt else 0.0
             total += made / output if output else 0.0
         return total
-
-
-def tests_of(groups: Sequence[Group]) -> tuple[TestSpec, ...]:
-    """All tests in order."""
-    return tuple(test for group in groups for test in group.tests)

@@ -39,7 +39,7 @@ def _expanded(first: int, last: int, sign: str, step: int, flag: str, text: str)
     if last < first or (step < 2 and sign == "*") or step < 1 or (first == 0 and sign == "*"):
         raise UsageError(f"{flag}: the range {text!r} does not go anywhere", _HINT)
     if sign == "+":
-        return list(range(first, last + 1, step))[: MAX_VALUES + 1]
+        return list(range(first, last + 1, step)[: MAX_VALUES + 1])
     found: list[int] = []
     while first <= last and len(found) <= MAX_VALUES:
         found.append(first)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
-from llmrun.bench_report import TestKind, TestSpec
+from llmrun.bench_report import BenchTest, TestKind
 
 Settings = tuple[tuple[str, str], ...]
 """Names of settings and their texts, as the command line would give them."""
@@ -23,7 +23,7 @@ class Group:
     model: str
     settings: Settings
     n_parallel: int
-    tests: tuple[TestSpec, ...]
+    tests: tuple[BenchTest, ...]
 
     @property
     def cells(self) -> int:
@@ -61,14 +61,14 @@ class BenchPlan:
         combined = product(*(self.varying[name] for name in names))
         return tuple(tuple(zip(names, texts, strict=True)) for texts in combined)
 
-    def _tests(self, n_parallel: int) -> Iterator[TestSpec]:
+    def _tests(self, n_parallel: int) -> Iterator[BenchTest]:
         for depth in self.n_depth:
             for count in filter(None, self.n_prompt):
-                yield TestSpec("pp", count, 0, depth, n_parallel)
+                yield BenchTest("pp", count, 0, depth, n_parallel)
             for count in filter(None, self.n_gen):
-                yield TestSpec("tg", 0, count, depth, n_parallel)
+                yield BenchTest("tg", 0, count, depth, n_parallel)
             for prompt, output in self.pairs:
-                yield TestSpec(_kind(prompt, output), prompt, output, depth, n_parallel)
+                yield BenchTest(_kind(prompt, output), prompt, output, depth, n_parallel)
 
 
 def _kind(prompt: int, output: int) -> TestKind:

@@ -16,12 +16,12 @@ from llmrun.commands.bench_options import (
     Flash,
     Gen,
     Layers,
+    ListOptions,
     Output,
     Pairs,
     Parallel,
     Prompts,
     Reps,
-    TestLists,
     Threads,
     Ubatch,
 )
@@ -97,7 +97,7 @@ def bench(
             raise UsageError("--compare takes two runs and measures nothing", "llmrun bench --compare A [B]")
         compare_runs(compare, *given, json=json)
         return
-    lists = TestLists(
+    lists = ListOptions(
         n_prompt, n_gen, pairs, depth, parallel, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v,
         flash_attn,
     )  # fmt: skip

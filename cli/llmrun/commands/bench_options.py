@@ -109,7 +109,7 @@ Output = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class TestLists:
+class ListOptions:
     """What the options say, each as often as it was given."""
 
     n_prompt: Lists

@@ -1,4 +1,4 @@
-"""What a benchmark's figures mean, as sentences: bandwidth, intensity, the verdict, and what the marks say."""
+"""What the figures of a benchmark mean, as sentences: bandwidth, intensity, the verdict, the marks."""
 
 from __future__ import annotations
 

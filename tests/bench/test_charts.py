@@ -1,0 +1,43 @@
+"""Which pictures a run holds."""
+
+from __future__ import annotations
+
+from llmrun.bench.charts import charts
+
+from tests.support.bench import pp, tg
+
+
+def test_one_place_is_no_picture() -> None:
+    assert charts([pp(8), tg(4)]) == ()
+
+
+def test_rates_over_depth() -> None:
+    records = [pp(8, 100.0), tg(4, 10.0), pp(8, 80.0, depth=64), tg(4, 8.0, depth=64)]
+    (chart,) = charts(records)
+    assert [(series.name, series.points) for series in chart.series] == [
+        ("pp8", ((0, 100.0), (64, 80.0))),
+        ("tg4", ((0, 10.0), (64, 8.0))),
+    ]
+
+
+def test_rates_over_sequences() -> None:
+    (chart,) = charts([tg(4, 10.0), tg(4, 32.0, n_parallel=4)])
+    assert chart.series[0].points == ((1, 10.0), (4, 32.0))
+
+
+def test_what_else_varies_makes_series() -> None:
+    records = [tg(4, depth=d, n_threads=t) for t in (1, 2) for d in (0, 8)]
+    (chart,) = charts(records)
+    assert [series.name for series in chart.series] == ["tg4 t1", "tg4 t2"]
+
+
+def test_models_are_named_by_their_quantization() -> None:
+    records = [tg(4, 10.0), tg(4, 8.0, model_filename="/b.gguf", model_ref="b", quant="Q8_0")]
+    (chart,) = charts(records)
+    assert chart.ticks == ("Q4_K_M", "Q8_0")
+    assert chart.series[0].points == ((0, 10.0), (1, 8.0))
+
+
+def test_models_of_one_quantization_are_named_by_what_the_user_typed() -> None:
+    (chart,) = charts([tg(4), tg(4, model_filename="/x/b.gguf", model_ref="/x/b.gguf")])
+    assert chart.ticks == ("a", "b.gguf")

@@ -1,0 +1,63 @@
+"""The history of benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmrun.errors import UsageError, WriteFailure
+from llmrun.journal.bench import bench_history, bench_runs, find_run, log_bench
+
+
+def log(folder: Path, run_id: str, name: str, test: str) -> None:
+    log_bench(folder, run_id, name, {"version": "1"}, {"test": test})
+
+
+def test_records_of_a_run_stay_together_in_order(tmp_path: Path) -> None:
+    for run_id, test in (("1", "pp8"), ("2", "pp8"), ("1", "tg4")):
+        log(tmp_path, run_id, "", test)
+    runs = bench_runs(tmp_path)
+    assert [run.run_id for run in runs] == ["1", "2"]
+    assert [record["test"] for record in runs[0].records] == ["pp8", "tg4"]
+
+
+def test_a_run_is_found_by_name_id_and_as_the_last(tmp_path: Path) -> None:
+    for run_id, name in (("1", "base"), ("2", ""), ("3", "base"), ("4", "")):
+        log(tmp_path, run_id, name, "pp8")
+    runs = bench_runs(tmp_path)
+    assert find_run(runs, "base").run_id == "3"
+    assert find_run(runs, "2").run_id == "2"
+    assert find_run(runs, "last").run_id == "4"
+
+
+def test_a_run_may_be_called_last(tmp_path: Path) -> None:
+    log(tmp_path, "1", "last", "pp8")
+    log(tmp_path, "2", "", "pp8")
+    assert find_run(bench_runs(tmp_path), "last").run_id == "1"
+
+
+def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as none:
+        find_run(bench_runs(tmp_path), "last")
+    assert "--save" in none.value.hint
+    log(tmp_path, "1", "base", "pp8")
+    with pytest.raises(UsageError) as unknown:
+        find_run(bench_runs(tmp_path), "bse")
+    assert "base" in unknown.value.hint
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    log(tmp_path, "1", "", "pp8")
+    with bench_history(tmp_path).open("ab") as file:
+        file.write(
+            b'{"schema":"llmrun.bench_record/1"}\n{"schema":"other/1","run_id":"x","record":{}}\nrubbish\n'
+        )
+    log(tmp_path, "2", "", "pp8")
+    assert [run.run_id for run in bench_runs(tmp_path)] == ["1", "2"]
+
+
+def test_a_history_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteFailure):
+        log(tmp_path / "file", "1", "", "pp8")
