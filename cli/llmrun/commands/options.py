@@ -51,8 +51,11 @@ _METAVARS = {
     "type_v": "TYPE",
     "kv_type": "TYPE",
     "rope_scaling": "METHOD",
+    "overflow": "WORD",
+    "think": "WORD",
+    "panel": "WORD",
 }
-_METAVAR_COLUMNS = 13  # more, and Typer cuts flags short on a terminal of 80
+_METAVAR_COLUMNS = 12  # more, and Typer cuts flags short on a terminal of 80
 _ON_OFF = {True: "on", False: "off", None: None}
 _OFF_SHORT = {"offload_kqv": "-nkvo"}  # an option of its own: a column of help for it would cut long flags
 _SWITCHES = {"stats"}  # choices that read better as --x / --no-x
