@@ -41,7 +41,7 @@ _PANELS = {"hardware": "Hardware", "context": "Context", "sampling": "Sampling",
 _METAVARS = {
     "logit_bias": "TOKEN+BIAS",
     "stop": "TEXT",
-    "system": "TEXT|@FILE",
+    "system": "TEXT",
     "n_gpu_layers": "auto|all|N",
     "tensor_split": "N,N,...",
     "override_tensor": "REGEX=BUFFER",

@@ -166,7 +166,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("overflow_headroom", "output", Number(0, 0.9, whole=False), 0.25, "--overflow-headroom",
             "share of the window freed beyond need when something is left out, so that it happens rarely"),
     Setting("stop", "output", TextList(), (), "--stop", "texts that end the answer; they are not shown"),
-    Setting("system", "output", Text(), None, "-sys", "system message"),
+    Setting("system", "output", Text(), None, "-sys", "system message; @FILE reads one"),
     Setting("fold_system", "output", Switch(), True, "--fold-system",
             "put the system message into the first user message where the template takes none"),
     Setting("think", "output", Choice(("show", "dim", "hide")), "hide", "--think",
