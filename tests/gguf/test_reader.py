@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmrun.errors import ModelNotFound, NotAModel
 from llmrun.gguf.header import LazyArray
-from llmrun.gguf.reader import MAX_HEADER_BYTES, NeedMoreBytes, parse_header, read_header
+from llmrun.gguf.reader import MAX_HEADER_BYTES, NeedMoreBytes, parse_header, peek, read_header
 from llmrun.gguf.types import TENSOR_TYPES, ValueType
 
 from tests.support import gguf_writer as gw
@@ -221,6 +223,39 @@ def test_a_growing_prefix_ends_in_the_header_of_the_whole_file() -> None:
     whole = read_header(path)
     assert (header.tensors, header.data_offset, header.file_bytes) == (whole.tensors, whole.data_offset, None)
     assert want < 2 * whole.data_offset
+
+
+@pytest.mark.parametrize("model", [smollm2_path, gemma_path])
+def test_what_is_likely_needed_leads_to_the_end_in_a_few_steps(model: Callable[[], Path]) -> None:
+    whole = read_header(model())
+    data = model().read_bytes()[: 2 * whole.data_offset]
+    want, steps = 128 << 10, 1
+    while want < whole.data_offset:
+        with pytest.raises(NeedMoreBytes) as caught:
+            parse_header(data[:want])
+        more = caught.value
+        assert want < more.needed_bytes <= min(more.likely_bytes, whole.data_offset)
+        want, steps = more.likely_bytes * 21 // 20, steps + 1
+    assert parse_header(data[:want]).data_offset == whole.data_offset
+    assert steps <= 8
+    assert want <= 1.1 * whole.data_offset
+
+
+def test_a_peek_tells_what_the_first_bytes_hold() -> None:
+    header = read_header(smollm2_path())
+    with smollm2_path().open("rb") as file:
+        found = peek(file.read(64 << 10))
+    assert found["general.architecture"] == "llama"
+    assert 5 < len(found) < len(header.metadata)
+    assert all(
+        header.metadata[key] == value for key, value in found.items() if not isinstance(value, LazyArray)
+    )
+
+
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_a_peek_never_raises(noise: bytes, cut: int) -> None:
+    peek(noise)
+    peek(header_bytes(EVERY_TYPE, [])[:cut] + noise)
 
 
 def test_cut_real_files(tmp_path: Path) -> None:

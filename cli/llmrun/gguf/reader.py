@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -35,17 +36,22 @@ DEFAULT_ALIGNMENT = 32
 SUPPORTED_VERSIONS = (2, 3)
 
 _FIRST_READ_BYTES = 8 << 20
+_ENOUGH_STRINGS = 64  # to guess the length of the rest from
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _SCALARS = {code: struct.Struct("<" + fmt) for code, fmt in SCALAR_FORMATS.items()}
 _AGAIN = "the file is damaged or was made to mislead; download it again from its source"
 
 
 class NeedMoreBytes(Exception):
-    """The prefix ends inside the header: at least `needed_bytes` of the file are needed to go on."""
+    """The prefix ends inside the header: at least `needed_bytes` of the file are needed to go on.
 
-    def __init__(self, needed_bytes: int) -> None:
+    `likely_bytes` is about how many, where a list of texts goes on as it began.
+    """
+
+    def __init__(self, needed_bytes: int, likely_bytes: int = 0) -> None:
         super().__init__(needed_bytes)
         self.needed_bytes = needed_bytes
+        self.likely_bytes = max(needed_bytes, likely_bytes)
 
 
 class _Broken(Exception):
@@ -83,11 +89,14 @@ class _Cursor:
     def skip_strings(self, count: int) -> None:
         """Step over `count` strings; the one loop that runs over whole vocabularies."""
         data, pos, read = self.data, self.pos, _U64.unpack_from
+        done = 0
         try:
-            for _ in range(count):
+            for done in range(count):  # noqa: B007 tells how far it came
                 pos += 8 + read(data, pos)[0]
         except (struct.error, OverflowError):
-            raise NeedMoreBytes(pos + 8) from None
+            left = count - done
+            likely = pos + left * (pos - self.pos) // done if done >= _ENOUGH_STRINGS else 0
+            raise NeedMoreBytes(pos + 8 * left, likely) from None
         self.take(pos - self.pos)
 
 
@@ -129,17 +138,17 @@ def _name(cursor: _Cursor, limit_bytes: int, what: str) -> str:
     return name
 
 
-def _metadata(cursor: _Cursor, count: int) -> dict[str, MetaValue]:
+def _metadata(cursor: _Cursor, count: int) -> Iterator[tuple[str, MetaValue]]:
     if count > MAX_METADATA_ENTRIES:
         raise _Broken(f"the header claims {count:,} metadata entries, the limit is {MAX_METADATA_ENTRIES:,}")
-    metadata: dict[str, MetaValue] = {}
+    known: set[str] = set()
     for _ in range(count):
         key = _name(cursor, MAX_KEY_BYTES, "metadata key")
         shown = printable(key, 80)
-        if key in metadata:
+        if key in known:
             raise _Broken(f"the key {shown} occurs twice")
-        metadata[key] = _value(cursor, shown)
-    return metadata
+        known.add(key)
+        yield key, _value(cursor, shown)
 
 
 def _alignment(metadata: dict[str, MetaValue]) -> int:
@@ -220,7 +229,7 @@ def parse_header(data: bytes, *, name: str = "file", file_bytes: int | None = No
         cursor.take(len(MAGIC))
         version = _version(cursor)
         n_tensors, n_metadata = cursor.u64(), cursor.u64()
-        metadata = _metadata(cursor, n_metadata)
+        metadata = dict(_metadata(cursor, n_metadata))
         alignment = _alignment(metadata)
         tensors = _tensors(cursor, n_tensors, alignment)
     except NeedMoreBytes as more:
@@ -235,6 +244,19 @@ def parse_header(data: bytes, *, name: str = "file", file_bytes: int | None = No
     end = cursor.pos
     data_offset = end + -end % alignment if tensors else end
     return GgufHeader(version, alignment, MappingProxyType(metadata), tensors, data_offset, file_bytes)
+
+
+def peek(data: bytes) -> Mapping[str, MetaValue]:
+    """The metadata that `data`, the first bytes of a file, holds, as far as it can be read; never raises."""
+    found: dict[str, MetaValue] = {}
+    cursor = _Cursor(data)
+    if data[: len(MAGIC)] == MAGIC:
+        with suppress(NeedMoreBytes, _Broken):
+            cursor.take(len(MAGIC))
+            _version(cursor)
+            cursor.take(8)
+            found.update(_metadata(cursor, cursor.u64()))
+    return found
 
 
 def _broken(name: str, why: str) -> NotAModel:
