@@ -6,9 +6,10 @@ only its size, unless one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support import vocab
@@ -49,14 +50,31 @@ def hyper(arch: str, **changes: Any) -> Hyper:
     return replace(Hyper(arch), **(_TINY.get(arch, {}) | changes))
 
 
-def write_arch(path: Path, arch: str, *, vocabulary: bool = False, **changes: Any) -> Path:
-    """Write a model; `changes` are fields of `Hyper`. With a `vocabulary` the commands take it."""
+Edit = Callable[[list[Tensor]], list[Tensor]]
+
+
+def write_arch(
+    path: Path,
+    arch: str,
+    *,
+    vocabulary: bool = False,
+    keys: Mapping[str, Value | None] = MappingProxyType({}),
+    edit: Edit | None = None,
+    **changes: Any,
+) -> Path:
+    """Write a model; `changes` are fields of `Hyper`. With a `vocabulary` the commands take it.
+
+    `keys` are set in the metadata at last, None takes one away; `edit` may change the tensors.
+    """
     h = hyper(arch, **changes)
-    keys = dict(_metadata(h))
+    metadata: dict[str, Value | None] = dict(_metadata(h))
     if vocabulary:
         more = ((f"t{i}", vocab.TokenType.NORMAL) for i in range(h.n_vocab - len(vocab.BASE)))
-        keys |= vocab.metadata([*vocab.BASE, *more])
-    return write_gguf(path, keys.items(), list(_tensors(h)))
+        metadata |= dict(vocab.metadata([*vocab.BASE, *more]))
+    metadata |= keys
+    tensors = list(_tensors(h))
+    present = [(key, value) for key, value in metadata.items() if value is not None]
+    return write_gguf(path, present, tensors if edit is None else edit(tensors))
 
 
 def write_split(folder: Path, arch: str, n_parts: int, **changes: Any) -> list[Path]:

@@ -73,6 +73,13 @@ _GEMMA3N_OWN_CACHES = 20
 _ALWAYS_SECTIONS = _names("paddleocr qwen2vl qwen35 qwen35moe qwen3vl qwen3vlmoe")
 _SECTIONS_IF_GIVEN = frozenset({"glm4", "glm4moe", "hunyuan_vl"})
 _ALWAYS_EXPERTS = frozenset({"bailingmoe2", "glm4moe", "grovemoe", "smallthinker"})
+_GATED = _names(  # those that read expert_gating_func
+    """
+    afmoe bailingmoe2 cohere2moe deepseek2 deepseek2-ocr deepseek32 dots1 dots3note exaone-moe glm-dsa glm4moe
+    hy_v3 hy_v4 kimi-linear laguna lfm2moe minimax-m2 minimax-m3 mistral4 smallthinker step35
+    """
+)
+_LAST_GATING = 4
 _LLAMA4_PERIOD = 4
 
 
@@ -229,6 +236,14 @@ def _expert_groups(m: Hyperparameters) -> str | None:
     return None
 
 
+def _gating(m: Hyperparameters) -> str | None:
+    if not m.number("expert_count") or m.number("expert_gating_func") <= _LAST_GATING:
+        return None
+    return (
+        f"{m.said('expert_gating_func')}, the engine knows 0 to {_LAST_GATING} for {m.said('expert_count')}"
+    )
+
+
 def _some_experts(m: Hyperparameters) -> str | None:
     if m.number("expert_count"):
         return None
@@ -264,6 +279,7 @@ _RULES: tuple[tuple[Collection[str] | None, _Rule], ...] = (
     ({"llama4"}, _chunks),
     (_ALWAYS_SECTIONS | _SECTIONS_IF_GIVEN, _sections),
     (None, _expert_groups),
+    (_GATED, _gating),
     (_ALWAYS_EXPERTS, _some_experts),
     ({"lfm2moe"}, _experts_after_dense),
     ({"ernie4_5-moe"}, _expert_step),
