@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from llmrun.download_report import DownloadEvent, FileDone, FileRetried
 from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure
-from llmrun.store.fetch import ContentChanged
+from llmrun.store.download import download
 from llmrun.store.hf_cache import cached_files, partial_files, repo_folder
+from llmrun.store.hub import Hub
 from llmrun.store.hub_errors import TransientFailure
 
 from tests.support.fetching import contents, fetched, pull, small_pieces
@@ -62,6 +64,17 @@ def test_a_line_that_breaks_costs_nothing_twice(
     assert contents(pull(server, connections=connections)) == {"m.gguf": CONTENT}
     assert server.faults.cut_times == 0
     assert server.sent() <= SIZE * (1.05 if rst else 1.0)
+
+
+def test_another_storage_host_after_a_break_goes_on_where_the_first_was(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+    server.redirect = True
+    server.faults.cut_times, server.faults.cut_after = 6, 30_000
+    assert contents(pull(server)) == {"m.gguf": CONTENT}
+    assert len({request.path for request in server.bodies("storage")}) > 2
+    assert server.sent() == SIZE
 
 
 def fetched_through_ten_cuts(server: LoopbackHub, source: Path, size: int) -> None:
@@ -251,10 +264,19 @@ def test_a_file_that_disappears_midway_is_not_found(server: LoopbackHub) -> None
 def test_a_wrong_length_is_refused(server: LoopbackHub, announce: int, no_range: bool) -> None:
     server.faults.announce, server.faults.no_range = announce, no_range
     error = refused(server)
-    assert isinstance(error, ContentChanged)
+    assert isinstance(error, NetworkFailure)
     assert f"{SIZE + announce:,}" in error.message
     assert f"{SIZE:,}" in error.message
     assert all(partial.size_bytes <= SIZE for partial in partial_files(REPO))
+
+
+def test_a_listing_that_is_older_than_the_file_is_asked_for_again(server: LoopbackHub) -> None:
+    hub = Hub(server.endpoint)
+    listing = hub.listing(REPO)
+    old = replace(listing.files[0], size_bytes=SIZE - 5)
+    events = list(download(hub, replace(listing, files=(old,)), [old]))
+    assert contents(events) == {"m.gguf": CONTENT}
+    assert len(retries(events)) == 1
 
 
 def test_one_wrong_byte_costs_one_clean_retry(server: LoopbackHub) -> None:

@@ -78,7 +78,7 @@ def test_a_killed_download_goes_on_where_it_was(server: LoopbackHub) -> None:
     assert (partial.path, partial.total_bytes) == ("m.gguf", SIZE)
     assert SIZE // 4 < partial.size_bytes < SIZE
     assert partial.file.read_bytes() == CONTENT[: partial.size_bytes]
-    assert cached_files(REPO) == ()
+    assert {path.name for path in repo_folder(REPO).iterdir()} == {"blobs"}
     asked = len(server.bodies())
     assert contents(pull(server)) == {"m.gguf": CONTENT}
     assert [request.first_byte for request in server.bodies()[asked:]] == [partial.size_bytes]

@@ -299,7 +299,8 @@ class _Handler(BaseHTTPRequestHandler):
         if expired:
             return self._plain(403, b"expired")
         stored = self.hub.repos[repo][path]
-        return self._body(path, stored, {"ETag": f'"storage-{stored.oid[:8]}"', "Accept-Ranges": "bytes"})
+        mark = urlsplit(self.path).query  # another machine may answer, and marks contents its own way
+        return self._body(path, stored, {"ETag": f'"{mark}"', "Accept-Ranges": "bytes"})
 
     # -- bodies -------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Patience:
     wait gets it, up to `longest_wait_s`; one that asks for more is not waited for.
     """
 
-    attempts: int = 6
+    attempts: int = 7
     backoff_s: float = 0.5
     longest_wait_s: float = 120.0
 
@@ -95,7 +95,7 @@ class Fetch:
         self._error: BaseException | None = None
         self._stopped = False
         self._source: Source | None = None
-        self._mark = ""
+        self._marks: dict[Source, str] = {}
         self._workers = 0
         self._lock = threading.Lock()
         self._readable, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
@@ -104,7 +104,7 @@ class Fetch:
         self.received_bytes = 0
 
     def __enter__(self) -> Fetch:
-        self._start_worker()
+        self._start_workers(1)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,13 +152,12 @@ class Fetch:
 
     # -- the connections' side ----------------------------------------------------------------------------
 
-    def _start_worker(self) -> None:
-        """One more connection, up to their number; the first finds out whether the server knows ranges."""
+    def _start_workers(self, wanted: int) -> None:
+        """Have `wanted` connections; the first finds out whether the server knows ranges."""
         with self._lock:
-            if self._workers == self._connections:
-                return
-            self._workers += 1
-        threading.Thread(target=self._work, name="llmrun-fetch", daemon=True).start()
+            missing, self._workers = wanted - self._workers, wanted
+        for _ in range(missing):
+            threading.Thread(target=self._work, name="llmrun-fetch", daemon=True).start()
 
     def _work(self) -> None:
         try:
@@ -198,7 +197,7 @@ class Fetch:
     def _receive(self, piece: _Piece, source: Source) -> None:
         began_s, first = time.monotonic(), piece.at
         with self._hub.open(source, piece.at, piece.stop) as body:
-            self._check(piece, body)
+            self._check(piece, body, source)
             for chunk in body.chunks:
                 if piece.at >= piece.stop or self._stopped:
                     break
@@ -207,24 +206,27 @@ class Fetch:
             raise TransientFailure("the connection ended early", "run the command again")
         self._adapt(piece.at - first, time.monotonic() - began_s)
 
-    def _check(self, piece: _Piece, body: Body) -> None:
-        """Whether the answer is the content that was listed, and starts where it should."""
+    def _check(self, piece: _Piece, body: Body, source: Source) -> None:
+        """Whether the answer is the content that was listed, and starts where it should.
+
+        An odd answer is a `TransientFailure`: the Hub is then asked again whether the content has changed.
+        """
         size = self._file.size_bytes
-        if body.size_bytes is None:  # no Hub answers so; a login page may
-            raise TransientFailure("the server does not say how long the file is", "try again later")
-        if body.size_bytes != size:
-            what = f"has {body.size_bytes:,} bytes on the server, the listing says {size:,}"
-            raise ContentChanged(self._file.path, what)
+        if body.size_bytes != size:  # also a login page in between
+            told = "an unknown number of" if body.size_bytes is None else f"{body.size_bytes:,}"
+            raise TransientFailure(
+                f"the server has {told} bytes for {self._file.path}, the listing says {size:,}",
+                "try again later",
+            )
         with self._lock:
-            if self._mark and body.etag and body.etag != self._mark:
-                raise ContentChanged(self._file.path, "changed while it was fetched")
-            self._mark = self._mark or body.etag
+            if body.etag != self._marks.setdefault(source, body.etag):
+                raise TransientFailure(f"{self._file.path} changed on the server", "run the command again")
             if body.whole and body.start == piece.at and self._next == piece.stop:
                 piece.stop = self._next = size
         if body.start != piece.at:
             raise RangesIgnored(f"the server sends {self._file.path} only as a whole", "try again later")
         if not body.whole:
-            self._start_worker()
+            self._start_workers(self._connections)
 
     def _hand_over(self, piece: _Piece, chunk: bytes) -> None:
         with self._lock:
@@ -250,9 +252,12 @@ class Fetch:
         with self._locating:
             if self._source is None:
                 source = self._hub.locate(self._listing, self._file)
-                wanted = self._file.blob_name
+                wanted, size = self._file.blob_name, self._file.size_bytes
                 if len(source.etag) == len(wanted) and source.etag != wanted:
                     raise ContentChanged(self._file.path, "is not the content that was listed")
+                if source.size_bytes not in (None, size):
+                    what = f"has {source.size_bytes:,} bytes now, the listing says {size:,}"
+                    raise ContentChanged(self._file.path, what)
                 self._source = source
             return self._source
 

@@ -61,9 +61,10 @@ class Partial:
             if self.path.is_symlink():
                 self.path.unlink()
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            entry = {"path": self._file.path, "size_bytes": self._file.size_bytes}
-            self._note.write_text(json.dumps(entry), encoding="utf-8")
         try:
+            entry = {"path": self._file.path, "size_bytes": self._file.size_bytes}
+            with writing(self.blob.parent):
+                self._note.write_text(json.dumps(entry), encoding="utf-8")
             yield
         except DiskFull:
             self.discard()
