@@ -153,10 +153,12 @@ class _Run:
         try:
             for count in counts:
                 sources = self.request.sources
-                limited = {**sources.flags, **flags, "max_tokens": str(count)}
-                opened = model.opened.with_settings(replace(sources, flags=limited))
                 for cache in ("cold", "cached"):
-                    run = RequestRun(opened, self.tools.clock, prompt, cache=cache)
+                    own = {"max_tokens": str(count), "prefix_cache": cache == "cached"}
+                    opened = model.opened.with_settings(
+                        replace(sources, flags={**sources.flags, **flags, **own})
+                    )
+                    run = RequestRun(opened, self.tools.clock, prompt, cold=cache == "cold")
                     yield from self._measure_requests(replace(model, opened=opened), run, cache, count)
         finally:
             model.opened.close()

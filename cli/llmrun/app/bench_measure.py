@@ -49,7 +49,7 @@ class RateRun:
         self.samples_ns: list[int] = []
 
     def warm_up(self, delay_s: float, *, wanted: bool) -> None:
-        """Wait, run the round that is not counted, fill the context up to the test's depth.
+        """Wait, fill the context up to the test's depth, run the round that is not counted.
 
         Raises:
             Interrupted: the user stopped it.
@@ -57,11 +57,10 @@ class RateRun:
         """
         if delay_s and self._stop.cancelled.wait(delay_s):
             raise Interrupted("interrupted")
-        self._empty()
+        self._to_depth()
         if wanted:
             self._prompt(self._tokens(self._test.n_prompt))
             self._steps(self._tokens(min(1, self._test.n_gen)))
-        self._to_depth()
 
     def repeat(self) -> float:
         """One repetition; returns its seconds. Raises as `warm_up`."""

@@ -1,7 +1,8 @@
 """Whole requests on a real prompt, through the same code as `llmrun run`: what a user waits for.
 
-Cold: the K/V cache is emptied before each repetition, so that every one evaluates the whole prompt. Cached:
-the same prompt again, of which all but the last token is held.
+Cold: the K/V cache is emptied before each repetition and nothing else keeps prefixes, so that every one
+evaluates the whole prompt. Cached: the same prompt again, served from memory as in a chat; nothing is read
+from disk or written there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Generator, Sequence
 
 from llmrun.app.loading import Opened
 from llmrun.app.turn import SEQ, Ask, Turns
-from llmrun.bench_report import CacheState, RequestTimes
+from llmrun.bench_report import RequestTimes
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation
 from llmrun.errors import Interrupted
@@ -22,8 +23,10 @@ from llmrun.metrics.clock import Clock
 class RequestRun:
     """Repeats one prompt on one open model. `stats` grows with every repetition that counts."""
 
-    def __init__(self, opened: Opened, clock: Clock, prompt: str, *, cache: CacheState) -> None:
-        self._opened, self._clock, self._cache = opened, clock, cache
+    def __init__(self, opened: Opened, clock: Clock, prompt: str, *, cold: bool) -> None:
+        """`opened` keeps no prefixes beside its sequence where the requests are to be cold."""
+        self._opened, self._clock, self._cold = opened, clock, cold
+        self._turns = Turns(opened, clock)
         if opened.renderer is None:
             self._ask = Ask(raw=prompt, ignore_eos=True)
         else:
@@ -31,20 +34,16 @@ class RequestRun:
             self._ask = Ask(Conversation(system, (), Message("user", prompt)), ignore_eos=True)
         self.stats: list[GenerationStats] = []
 
-    def warm_up(self) -> Generator[Event, None, None]:
-        """One request that is not counted; the cached ones need it, so that there is something to reuse."""
-        yield from self.repeat()
-        self.stats.pop()
-
     def repeat(self) -> Generator[Event, None, None]:
         """One request; yields only notices.
 
         Raises:
             Interrupted: the user stopped it. Else as `Turns.answer`.
         """
-        if self._cache != "cached":
+        if self._cold:
             self._opened.engine.rewind(SEQ, 0)
-        for event in Turns(self._opened, self._clock).answer(self._ask):
+            self._turns = Turns(self._opened, self._clock)
+        for event in self._turns.answer(self._ask):
             if isinstance(event, Notice):
                 yield event
             elif isinstance(event, Finished):
