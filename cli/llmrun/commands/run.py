@@ -31,7 +31,7 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="show notes and t
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no notes and no progress, only warnings")]
 
 
-@takes_settings()
+@takes_settings(without=("overflow", "overflow_headroom"))  # one message leaves nothing to leave out
 def run(
     *,
     model: Annotated[
@@ -68,6 +68,9 @@ def run(
     ] = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="show the answer at once; changes the display only")
+    ] = False,
+    explain_cache: Annotated[
+        bool, typer.Option("--explain-cache", help="say on stderr what of the prompt was cached, or why not")
     ] = False,
     device: PresentDevice = None,
     reserve: PlanReserve = DEFAULT_RESERVE,
@@ -107,6 +110,11 @@ def run(
     stop = Stop()
     with SigintStops(stop):
         show_events(run_request(request, clock, stop), stop, view)
+    if explain_cache and view.completion is not None:
+        from llmrun.ui.cache_view import print_explanation
+        from llmrun.ui.streams import Streams
+
+        print_explanation(Streams.of_process(), view.completion)
     if view.completion is not None and view.completion.finish_reason == "interrupted":
         if json or stream:  # the document says so; there is one document only
             raise typer.Exit(Interrupted.exit_code)
