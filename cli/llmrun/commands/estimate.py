@@ -23,7 +23,10 @@ Count = Optional[int]  # noqa: UP045
 Rate = Optional[float]  # noqa: UP045
 Word = Optional[str]  # noqa: UP045
 
-Model = Annotated[Word, typer.Argument(metavar="MODEL", help="path to a .gguf file, or a catalogue name")]
+Model = Annotated[
+    Word,
+    typer.Argument(metavar="MODEL", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
+]
 PromptTokens = Annotated[
     Count, typer.Option("-p", "--prompt-tokens", metavar="N", min=0, help="tokens of the prompt (512)")
 ]

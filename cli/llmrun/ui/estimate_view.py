@@ -14,7 +14,8 @@ from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
-WIDEST_BAR, NARROW_COLUMNS, NAME_SHOWN = 40, 64, 24
+WIDEST_BAR, LEAST_BAR = 40, 8
+NARROW_COLUMNS, NAME_SHOWN = 64, 24
 _SUM_IN_SECONDS = (1.0, 120.0)
 _SHOWN_S = 0.05  # what one decimal shows
 _GB = 1e9
@@ -78,7 +79,6 @@ def _phases(page: Page, report: EstimateReport) -> None:
     from rich.table import Table
 
     times = report.times
-    cells = max(8, min(WIDEST_BAR, page.width - 40))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
@@ -87,9 +87,14 @@ def _phases(page: Page, report: EstimateReport) -> None:
         ("prefill", times.prefill_s, times.prefill_share, report.prefill.rate),
         ("decode", times.decode_s, times.decode_share, report.decode.rate),
     )
-    for name, taken_s, share, rate in rows:
-        shown = bar(share, cells) if page.width >= NARROW_COLUMNS else ""
-        table.add_row(name, _seconds(taken_s, times.total_s), f"{share:.0%}", format_rate(rate), shown)
+    texts = [
+        (name, _seconds(taken_s, times.total_s), f"{share:.0%}", format_rate(rate))
+        for name, taken_s, share, rate in rows
+    ]
+    used = sum(max(map(len, column)) + 2 for column in zip(*texts, strict=True))
+    cells = min(WIDEST_BAR, page.width - used - 2)
+    for cells_of_row, (_, _, share, _) in zip(texts, rows, strict=True):
+        table.add_row(*cells_of_row, bar(share, cells) if cells >= LEAST_BAR else "")
     table.add_row("total", _seconds(times.total_s, times.total_s), style="bold")
     page.table(table)
     if report.prompt_tokens and report.output_tokens:
@@ -97,7 +102,7 @@ def _phases(page: Page, report: EstimateReport) -> None:
         page.line(f"First token after {first}; loading, template and tokenising come on top.")
     beyond = [name for name, used in (("prefill", report.prefill), ("decode", report.decode)) if used.beyond]
     if beyond:
-        page.line(f"This goes deeper than {' and '.join(beyond)} was measured; rates there are drawn on.")
+        page.line(f"This goes deeper than {' and '.join(beyond)} was measured; rates there are extrapolated.")
 
 
 def _seconds(time_s: float, total_s: float) -> str:
