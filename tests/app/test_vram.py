@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from llmrun.app.devices import DeviceProbe
+from llmrun.app.host_memory import HostMemory
 from llmrun.app.settings import SettingSources
 from llmrun.app.vram import Numbers, VramRequest, vram_report
 from llmrun.app.vram_values import grid_contexts
 from llmrun.engine.bindings import Device
-from llmrun.errors import EngineFailure, ModelNotFound, NetworkFailure, NotAModel, UsageError
+from llmrun.errors import DoesNotFit, EngineFailure, ModelNotFound, NetworkFailure, NotAModel, UsageError
 from llmrun.memory.plan import Buckets
 from llmrun.units import GIB, MIB
 from llmrun.vram_report import BUCKETS, DeviceUse, VramReport
@@ -323,3 +324,18 @@ def test_a_server_that_is_left_out_holds_nothing() -> None:
     assert on(told, "RPC2").use.kv_bytes > 2 * on(told, "RPC1").use.kv_bytes > 0
     assert [d.name for d in none.devices] == ["CPU"]
     assert none.devices[0].use.kv_bytes == none.totals.kv_bytes > 0
+
+
+def test_what_even_a_dry_run_has_no_room_for_is_answered_by_the_formula(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recurrent state is allocated in a dry run, too; here main memory is said to have none."""
+    monkeypatch.setattr("llmrun.app.vram_estimate.host_memory", lambda: HostMemory(GIB, 100))
+    path = write_tiny(tmp_path / "m.gguf", "mamba")
+    report = report_of(path, flags={"n_ctx": "512"}, exact=True)
+    (warning,) = report.warnings
+    assert report.method == "formula"
+    assert "state of 1 sequences" in warning
+    assert report.totals.recurrent_bytes > 100
+    with pytest.raises(DoesNotFit):
+        report_of(path, flags={"n_ctx": "512"}, verify=True)

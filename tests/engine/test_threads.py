@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from llmrun.engine import threadpool
 from llmrun.engine.threads import count_threads, cpu_quota, read_text, usable_threads
+from llmrun.errors import EngineFailure
 
 Files = dict[str, str]
 CPU = "/sys/devices/system/cpu"
@@ -116,3 +120,23 @@ def test_files_that_cannot_be_read(tmp_path: object) -> None:
 
 def test_this_machine_has_a_thread() -> None:
     assert usable_threads() >= 1
+
+
+@pytest.mark.parametrize(("granted", "wanted"), [(0, 1), (2, 5)])
+def test_threads_that_the_system_does_not_grant(
+    monkeypatch: pytest.MonkeyPatch, granted: int, wanted: int
+) -> None:
+    """The library would end the process."""
+    begun = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if len(begun) == granted:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(EngineFailure, match=f"{granted} more threads, not {wanted}"):
+        threadpool._check_threads(wanted)
+    assert not any(thread.is_alive() for thread in begun)

@@ -22,7 +22,7 @@ from llmrun.config.layers import Effective
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.flash import AttentionShape, TypePair
 from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_flash_attention, probe_sizes
-from llmrun.errors import UsageError
+from llmrun.errors import DoesNotFit, UsageError
 from llmrun.events import ModelInfo
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import MemoryFacts, memory_facts
@@ -80,9 +80,10 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
     verified: tuple[VerifiedDevice, ...] = ()
     made = _settings(facts, plan, question.context.flash_attn)
     if request.exact or request.verify:
-        sizes = _dry_sizes(question)
-        report, made = _by_engine(formula, sizes, request.reserve_bytes), _made(made, sizes)
-        if request.verify:
+        sizes = _dry_sizes(question, warnings, needed=request.verify)
+        if sizes is not None:
+            report, made = _by_engine(formula, sizes, request.reserve_bytes), _made(made, sizes)
+        if request.verify and sizes is not None:
             measured = measure_sizes(subject.parts, question.model, question.context)
             verified = compared(formula, sizes, measured)
     elif report.unmodelled:
@@ -232,7 +233,18 @@ def _made(settings: VramSettings, sizes: ProbedSizes) -> VramSettings:
     )
 
 
-def _dry_sizes(question: _Question) -> ProbedSizes:
+def _dry_sizes(question: _Question, warnings: list[str], *, needed: bool) -> ProbedSizes | None:
+    """Sizes by the engine; None, with a warning, where not even they can be had in this machine's memory."""
+    try:
+        return _ask_engine(question)
+    except DoesNotFit as error:
+        if needed:
+            raise
+        warnings.append(f"these are the formula's sizes, since the engine cannot tell: {error.message}")
+        return None
+
+
+def _ask_engine(question: _Question) -> ProbedSizes:
     with tempfile.TemporaryDirectory(prefix="llmrun-vram-", ignore_cleanup_errors=True) as folder:
         copies = sparse_copy(question.subject.parts, Path(folder))
         free_bytes = host_memory().free_bytes

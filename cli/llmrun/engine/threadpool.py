@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 from typing import Any
 
 from llmrun.engine.bindings import native_function
@@ -39,7 +40,11 @@ class ThreadPools:
         self._counts = (n_threads, n_threads_batch)
 
     def attach(self, context: Any) -> None:
-        """Let `context` compute on these pools; a library without the functions keeps its own way."""
+        """Let `context` compute on these pools; a library without the functions keeps its own way.
+
+        Raises:
+            EngineFailure: the system does not grant so many threads.
+        """
         try:
             defaults = native_function("ggml_threadpool_params_default", _Params, ctypes.c_int)
             new = native_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.POINTER(_Params))
@@ -50,7 +55,9 @@ class ThreadPools:
         except EngineFailure as error:
             log.info("no thread pool: %s", error.message)
             return
-        for count in dict.fromkeys(self._counts):
+        counts = list(dict.fromkeys(self._counts))
+        _check_threads(sum(count - 1 for count in counts))  # the caller's own thread works as well
+        for count in counts:
             pool = new(ctypes.byref(defaults(count)))
             if pool:
                 self._pools.append(pool)
@@ -61,3 +68,23 @@ class ThreadPools:
         """End the threads; only after the context is freed. Closing twice does nothing."""
         while self._pools:
             self._free(self._pools.pop())
+
+
+def _check_threads(count: int) -> None:
+    """Have as many threads at a time: the library ends the process where it cannot start one."""
+    done = threading.Event()
+    started = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        raise EngineFailure(
+            f"the system lets this process start {len(started)} more threads, not {count}",
+            "use fewer threads (-t), or raise the limits on processes and memory",
+        ) from None
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()

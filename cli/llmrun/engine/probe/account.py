@@ -73,7 +73,7 @@ def _check_state(slot: Counter[str], n_seq: int, free: dict[str, int]) -> None:
             raise DoesNotFit(
                 f"the state of {n_seq} sequences takes {format_bytes(slot_bytes * n_seq)} on {device}, "
                 f"{format_bytes(told[device])} are free; the engine allocates it even in a dry run",
-                "ask for fewer sequences (-np), or leave out --exact: the formula allocates nothing",
+                "ask for fewer sequences (-np)",
             )
 
 
