@@ -56,7 +56,12 @@ def completion_document(completion: Completion) -> dict[str, object]:
             "completion_tokens_details": {"reasoning_tokens": stats.reasoning_tokens},
         },
         "timings": _timings(stats),
-        "prefix_cache": asdict(completion.prefix),
+        "prefix_cache": {
+            "memory_tokens": completion.prefix.memory_tokens,
+            "checkpoint_tokens": completion.prefix.checkpoint_tokens,
+            "disk_tokens": completion.prefix.disk_tokens,
+            "miss_reason": completion.prefix.miss_reason,
+        },
         "kv": {
             "tokens": kv.tokens,
             "capacity_tokens": kv.capacity_tokens,

@@ -1,13 +1,15 @@
-"""The JSON contracts of two reports as pure functions: `llmrun.estimate/1`, `llmrun.doctor/1`."""
+"""The JSON contracts of smaller reports as pure functions: estimate, doctor and others."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+from llmrun.cache_report import CacheReport
 from llmrun.doctor_report import DoctorReport
 from llmrun.estimate_report import EstimateReport, PhaseTimes, RateUsed
 
 DOCTOR_SCHEMA = "llmrun.doctor/1"
+CACHE_SCHEMA = "llmrun.cache/1"
 ESTIMATE_SCHEMA = "llmrun.estimate/1"
 
 
@@ -28,6 +30,11 @@ def doctor_document(report: DoctorReport) -> dict[str, object]:
             for found in report.findings
         ],
     }
+
+
+def cache_document(report: CacheReport) -> dict[str, object]:
+    """The `llmrun.cache/1` document."""
+    return {"schema": CACHE_SCHEMA, **asdict(report)}
 
 
 def estimate_document(report: EstimateReport) -> dict[str, object]:

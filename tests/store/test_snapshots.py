@@ -41,7 +41,13 @@ def add(
         for i, size in enumerate(sizes)
     ]
     return store.write(
-        model=model, settings=settings, tokens=tokens, states=states, prefill_s=0.005, history=history
+        model=model,
+        settings=settings,
+        title="m Q4",
+        tokens=tokens,
+        states=states,
+        prefill_s=0.005,
+        history=history,
     )
 
 
@@ -69,6 +75,7 @@ def test_what_is_written_comes_back(
     store.write(
         model=MODEL,
         settings=SETTINGS,
+        title="m Q4",
         tokens=tokens,
         states=[(p, bytearray(d)) for p, d in zip(places, states, strict=True)],
         prefill_s=0.25,
@@ -255,7 +262,9 @@ def test_several_processes_and_threads_share_a_folder(tmp_path: Path) -> None:
             tokens = [seed, n % 7]
             data = bytearray(bytes([seed, n % 7]) * 1000)
             place = Place(2, 0, len(data))
-            store.write(model=MODEL, settings={}, tokens=tokens, states=[(place, data)], prefill_s=0.0)
+            store.write(
+                model=MODEL, settings={}, title="", tokens=tokens, states=[(place, data)], prefill_s=0.0
+            )
 
     def read() -> None:
         for _ in range(60):
@@ -287,8 +296,8 @@ store = SnapshotStore(Path(sys.argv[1]), 1 << 30)
 print("begun", flush=True)
 for n in range(10**6):
     data = bytearray(bytes([n % 251]) * 400_000)
-    store.write(model="a" * 64, settings={}, tokens=[n % 251, 1], states=[(Place(2, 0, len(data)), data)],
-                prefill_s=0.0)
+    states = [(Place(2, 0, len(data)), data)]
+    store.write(model="a" * 64, settings={}, title="", tokens=[n % 251, 1], states=states, prefill_s=0.0)
 """
 
 

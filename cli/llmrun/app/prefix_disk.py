@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmrun.app.loading import Opened
+from llmrun.config.views import ContextSettings
 from llmrun.engine.api import EngineFacts, State
 from llmrun.errors import WriteFailure
 from llmrun.events import Notice
@@ -67,8 +68,13 @@ class DiskPrefixes:
     """The snapshots of one open model. `parts` are its files, `settings` what K/V depend on besides."""
 
     def __init__(
-        self, store: SnapshotStore, parts: tuple[Path, ...], settings: Callable[[], Mapping[str, str]]
+        self,
+        store: SnapshotStore,
+        parts: tuple[Path, ...],
+        settings: Callable[[], Mapping[str, str]],
+        title: str = "",
     ) -> None:
+        self._title = title
         self._store = store
         self._parts = parts
         self._settings = settings
@@ -152,6 +158,7 @@ class DiskPrefixes:
             path = self._store.write(
                 model=digest,
                 settings=settings,
+                title=self._title,
                 tokens=kept.tokens,
                 states=states,
                 prefill_s=prefill_s,
@@ -215,7 +222,13 @@ def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
     context = opened.settings.context
     if opened.prefix_folder is None or not context.prefix_cache or context.prefix_cache_mib == 0:
         return None
-    mib = context.prefix_cache_mib
-    store = SnapshotStore(opened.prefix_folder, None if mib == "auto" else mib * MIB)
+    store = prefix_store(opened.prefix_folder, context)
     rope = {name: getattr(context, name) for name in ROPE_SETTINGS}
-    return DiskPrefixes(store, opened.parts, lambda: layout_settings(opened.engine.facts, rope))
+    title = f"{opened.info.name or opened.parts[0].name} {opened.info.quant}"
+    return DiskPrefixes(store, opened.parts, lambda: layout_settings(opened.engine.facts, rope), title)
+
+
+def prefix_store(folder: Path, context: ContextSettings) -> SnapshotStore:
+    """The snapshots in `folder`, bounded as the settings say."""
+    mib = context.prefix_cache_mib
+    return SnapshotStore(folder, None if mib == "auto" else mib * MIB)

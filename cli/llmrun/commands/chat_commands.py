@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
 from llmrun.app.settings import setting_name
 from llmrun.errors import UsageError
+from llmrun.ui.cache_view import prefix_rows
 from llmrun.ui.notes import print_note, print_rows
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
@@ -167,10 +168,7 @@ class ChatCommands:
         rows.append(("turns", format_count(len(session.turns))))
         rows.append(("session", session.name or "not saved"))
         if self._chat.last is not None:
-            stats, prefix = self._chat.last.stats, self._chat.last.prefix
-            hits = f"{format_count(stats.cached_tokens)} of {format_count(stats.prompt_tokens)} prompt tokens"
-            reason = f" ({prefix.miss_reason})" if prefix.miss_reason else ""
-            rows.append(("last reuse", hits + reason))
+            rows += prefix_rows(self._chat.last.prefix, self._chat.last.stats.prompt_tokens)
         print_rows(self._streams, rows)
 
     def _read(self, argument: str) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from llmrun import __version__
 from llmrun.commands.bench import bench
+from llmrun.commands.cache import cache_app
 from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.doctor import doctor
@@ -49,4 +50,5 @@ app.command()(vram)
 app.command()(bench)
 app.command()(estimate)
 app.command()(doctor)
+app.add_typer(cache_app, name="cache")
 app.add_typer(config_app, name="config")

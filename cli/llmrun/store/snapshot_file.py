@@ -53,12 +53,14 @@ class Place:
 class Snapshot:
     """What a search needs of a snapshot. `places`: the whole state first, then checkpoints.
 
-    `settings` by name as they were; `prefill_s` is what one token of it took to evaluate.
+    `settings` by name as they were, `title` what the model is called; `prefill_s` is what a token of it took to
+    evaluate.
     """
 
     path: Path
     model: str
     settings: Mapping[str, str]
+    title: str
     tokens: array[int]
     places: tuple[Place, ...]
     prefill_s: float
@@ -106,6 +108,7 @@ def write_snapshot(
     *,
     model: str,
     settings: Mapping[str, str],
+    title: str,
     tokens: Sequence[int],
     states: Sequence[tuple[Place, bytearray | memoryview]],
     prefill_s: float,
@@ -124,6 +127,7 @@ def write_snapshot(
         {
             "model": model,
             "settings": dict(settings),
+            "title": title,
             "n_tokens": len(numbers),
             "places": places,
             "prefill_s": prefill_s,
@@ -201,6 +205,7 @@ def _parsed(
             path=path,
             model=str(header["model"]),
             settings={str(name): str(value) for name, value in header["settings"].items()},
+            title=str(header["title"]),
             tokens=tokens,
             places=tuple(Place(*map(int, place)) for place in header["places"]),
             prefill_s=float(header["prefill_s"]),

@@ -1,0 +1,47 @@
+"""`llmrun cache`: prefixes kept on disk."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+cache_app = typer.Typer(no_args_is_help=True, help="Prefixes of prompts that are kept on disk.")
+
+Json = Annotated[bool, typer.Option("--json", help="one JSON document")]
+
+
+@cache_app.command()
+def ls(*, json: Json = False) -> None:
+    """List what is kept, the last used first: model, tokens, size, last use, window."""
+    from llmrun.app.prefix_list import list_prefixes
+    from llmrun.app.settings import SettingSources
+    from llmrun.documents import dump
+    from llmrun.report_documents import cache_document
+    from llmrun.ui.cache_view import print_cache
+    from llmrun.ui.streams import Streams
+
+    streams, report = Streams.of_process(), list_prefixes(SettingSources(env=os.environ))
+    if json:
+        streams.write_text(dump(cache_document(report)))
+        return
+    print_cache(streams, report)
+
+
+@cache_app.command()
+def clear(*, json: Json = False) -> None:
+    """Remove all that is kept; later prompts are evaluated from their first token."""
+    from llmrun.app.prefix_list import clear_prefixes, list_prefixes
+    from llmrun.app.settings import SettingSources
+    from llmrun.documents import dump
+    from llmrun.report_documents import cache_document
+    from llmrun.ui.streams import Streams
+    from llmrun.units import format_bytes
+
+    streams, sources = Streams.of_process(), SettingSources(env=os.environ)
+    freed = clear_prefixes(sources)
+    if json:
+        streams.write_text(dump({**cache_document(list_prefixes(sources)), "freed_bytes": freed}))
+        return
+    streams.err.write(f"freed {format_bytes(freed)}\n")
