@@ -127,7 +127,7 @@ def test_threads_that_the_system_does_not_grant(
     monkeypatch: pytest.MonkeyPatch, granted: int, wanted: int
 ) -> None:
     """The library would end the process."""
-    begun = []
+    begun: list[threading.Thread] = []
     start = threading.Thread.start
 
     def limited(thread: threading.Thread) -> None:
