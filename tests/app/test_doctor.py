@@ -23,6 +23,8 @@ from llmrun.engine.selfcheck import EngineBuild
 from llmrun.errors import DoesNotFit, EngineFailure, NetworkFailure
 from llmrun.units import GIB, MIB
 
+from tests.support.hub import loopback_hub
+
 CPU = Device("CPU", "a processor", "cpu", GIB, GIB)
 CARD = Device("CUDA0", "a card", "gpu", GIB, 2 * GIB)
 NVIDIA = PresentGpu("NVIDIA", "cuda", ("CUDA", "Vulkan"), True)
@@ -240,6 +242,34 @@ def test_an_unfinished_download_warns(report: Report, env: Mapping[str, str]) ->
     found = only(report(), "downloads")
     assert (found.level, found.data["size_bytes"]) == ("warn", 5)
     assert "someone/something" in found.todo
+
+
+def test_prefixes_on_disk_are_weighed_against_their_bound(report: Report, env: Mapping[str, str]) -> None:
+    assert only(report(), "prefixes").data["used_bytes"] == 0
+    folder = Path(env["LLMRUN_CACHE_DIR"]) / "prefix" / "model"
+    folder.mkdir(parents=True)
+    (folder / "one.prefix").write_bytes(bytes(2 * MIB))
+    assert only(report(), "prefixes").level == "ok"
+
+    def bounded(mib: int) -> Finding:
+        config = Path(env["LLMRUN_CONFIG_DIR"]) / "config.yaml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(f"prefix_cache_mib: {mib}\n")
+        return only(report(), "prefixes")
+
+    assert (bounded(1).level, bounded(1).data["used_bytes"]) == ("warn", 2 * MIB)
+    assert bounded(0).data == {"on_disk": False}
+
+
+def test_any_answer_of_the_hub_is_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with loopback_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        endpoint, took_s = reach_hub()
+        assert (endpoint, len(hub.log)) == (hub.endpoint, 1)
+        assert took_s > 0
+    with pytest.raises(NetworkFailure):
+        reach_hub()
 
 
 def test_the_network_is_asked_only_on_request(report: Report) -> None:

@@ -17,6 +17,7 @@ from llmrun.app.doctor_machine import (
     memory_finding,
     model_finding,
     network_finding,
+    prefix_finding,
     settings_findings,
 )
 from llmrun.app.settings import SettingSources
@@ -68,6 +69,8 @@ def _findings(request: DoctorRequest) -> Iterator[Finding]:
     yield from disk_findings(request.env, machine.free_bytes)
     settings, found = settings_findings(SettingSources(env=request.env))
     yield from found
+    if settings is not None:
+        yield prefix_finding(request.env, settings)
     yield model_finding(settings)
     yield from download_findings()
     if request.network:

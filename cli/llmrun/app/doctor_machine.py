@@ -11,7 +11,8 @@ from pathlib import Path
 from llmrun.app.bandwidth import ReadBandwidth, read_bandwidth
 from llmrun.app.doctor_engine import failed
 from llmrun.app.host_memory import HostMemory, host_memory
-from llmrun.app.loading import DEFAULT_MODEL
+from llmrun.app.loading import DEFAULT_MODEL, PREFIX_FOLDER
+from llmrun.app.prefix_disk import prefix_store
 from llmrun.app.settings import SettingSources
 from llmrun.config.dirs import user_cache_dir, user_config_dir, user_data_dir
 from llmrun.config.layers import Effective
@@ -123,6 +124,20 @@ def disk_findings(env: Mapping[str, str], free_bytes: Callable[[Path], int]) -> 
             yield Finding("disk", "warn", text, todo, data)
         else:
             yield Finding("disk", "ok", text, data=data)
+
+
+def prefix_finding(env: Mapping[str, str], settings: Effective) -> Finding:
+    """Prefixes kept on disk, against their bound. Damaged ones are removed as they are met."""
+    context = settings.context
+    if not context.prefix_cache or context.prefix_cache_mib == 0:
+        return Finding("prefixes", "ok", "kept in memory only: the settings say so", data={"on_disk": False})
+    store = prefix_store(user_cache_dir(env) / PREFIX_FOLDER, context)
+    used, most = store.used_bytes(), store.limit()
+    text = f"{format_bytes(used)} on disk, of {format_bytes(most)} at most"
+    data = {"on_disk": True, "used_bytes": used, "limit_bytes": most}
+    if used > most:
+        return Finding("prefixes", "warn", text, "`llmrun cache clear` makes room", data)
+    return Finding("prefixes", "ok", text, data=data)
 
 
 def settings_findings(sources: SettingSources) -> tuple[Effective | None, list[Finding]]:
