@@ -140,26 +140,27 @@ def _of_model(
     stop: Stop,
     factory: EngineFactory | None,
 ) -> Generator[Event, None, _Speed]:
-    """Given rates first, what else is needed from what was or is now measured."""
-    given_prefill = None if request.prefill_rate is None else RateCurve.constant(request.prefill_rate)
-    given_decode = None if request.decode_rate is None else RateCurve.constant(request.decode_rate)
+    """Given rates first; what else is needed, from what was or is now measured."""
+    needs = (bool(prompt) and request.prefill_rate is None, bool(output) and request.decode_rate is None)
     found: Rates | None = None
-    if (prompt and given_prefill is None) or (output and given_decode is None):
-        needs = (bool(prompt) and given_prefill is None, bool(output) and given_decode is None)
-        deepest = prompt + output
-        found = yield from measured_rates(subject, request.source, needs, deepest, clock, stop, factory)
-    unused = RateCurve.constant(math.inf)  # of a phase without tokens
-    prefill = given_prefill or (found and found.prefill) or unused
-    decode = given_decode or (found and found.decode) or unused
-    source: RateSource = found.source if found else "given"
-    return _Speed(
-        prefill,
-        decode,
-        "given" if given_prefill or found is None else source,
-        "given" if given_decode or found is None else source,
-        found.note if found else "",
-        found.together if found else {},
-    )
+    if any(needs):
+        found = yield from measured_rates(
+            subject, request.source, needs, prompt + output, clock, stop, factory
+        )
+    prefill, prefill_source = _curve(request.prefill_rate, found, found.prefill if found else None)
+    decode, decode_source = _curve(request.decode_rate, found, found.decode if found else None)
+    if found is None:
+        return _Speed(prefill, decode, prefill_source, decode_source)
+    return _Speed(prefill, decode, prefill_source, decode_source, found.note, found.together)
+
+
+def _curve(
+    given: float | None, found: Rates | None, measured: RateCurve | None
+) -> tuple[RateCurve, RateSource]:
+    """A phase's rate and where it is from; infinite for a phase without tokens, which needs none."""
+    if given is not None or found is None or measured is None:
+        return RateCurve.constant(given or math.inf), "given"
+    return measured, found.source
 
 
 def _ceiling(request: EstimateRequest, subject: Subject | None, depth: float) -> Ceiling | None:
