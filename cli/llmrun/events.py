@@ -28,8 +28,23 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """Where a model lies on the Hub of which only the header was read.
+
+    `name` is how `llmrun pull` fetches it. `files` are paths in the repository; `received_bytes` came over
+    the network for the header, 0 from the cache.
+    """
+
+    repo: str
+    commit: str
+    name: str
+    files: tuple[str, ...]
+    received_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceKv:
-    """K/V cache bytes on one device, as the engine's own log reports the allocation."""
+    """K/V cache bytes on one device: what the engine allocated, and the share that is held."""
 
     device: str
     allocated_bytes: int
