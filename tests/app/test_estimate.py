@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from llmrun.app import estimate_model
 from llmrun.app.bandwidth import ReadBandwidth
@@ -182,6 +184,12 @@ def test_several_texts_are_samples_and_no_prompt(ask: Ask) -> None:
 )
 def test_writing_systems(text: str, system: str) -> None:
     assert writing_system(text) == system
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text())
+def test_any_text_has_at_most_one_writing_system(text: str) -> None:
+    assert bool(writing_system(text)) <= any(letter.isalpha() for letter in text)
 
 
 def benchmarked(env: Mapping[str, str], kind: str, rate: float, **more: Any) -> None:

@@ -50,6 +50,13 @@ def test_a_broken_settings_file_has_its_status(cli: Cli) -> None:
     assert not ended.err
 
 
+def test_the_network_is_a_finding_of_its_own(cli: Cli) -> None:
+    ended = cli.here("doctor", "--network", "--json", env={"HF_HUB_OFFLINE": "1"})
+    (found,) = [finding for finding in ended.document["findings"] if finding["check"] == "network"]
+    assert (ended.status, found["level"]) == (0, "warn")
+    assert "HF_HUB_OFFLINE" in found["message"] + found["hint"]
+
+
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_every_line_fits_the_terminal(cli: Cli, columns: int) -> None:
     with cli.terminal("doctor", columns=columns, lines=99) as terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,34 @@ def test_the_document(cli: Cli) -> None:
     assert [lever["kind"] for lever in document["levers"]] == [
         "prefix_cache", "half_retrieved", "quantization", "batch",
     ]  # fmt: skip
+
+
+def levers(cli: Cli, *arguments: str) -> dict[str, Any]:
+    """Levers of a document by kind."""
+    return {lever["kind"]: lever for lever in cli.here(*arguments, "--json").document["levers"]}
+
+
+def test_what_to_compare_with_is_up_to_the_user(cli: Cli) -> None:
+    found = levers(cli, *MODEL, "-p", "1000", "--retrieved-tokens", "600", "--quant", "q2_k", "-np", "7")
+    assert found["half_retrieved"]["value"] == "300"
+    assert found["quantization"]["value"] == "Q2_K"
+    assert (found["batch"]["value"], found["batch"]["requests"]) == ("7", 7)
+
+
+def test_cached_tokens_are_not_evaluated(cli: Cli) -> None:
+    document = cli.here(*FIRST, "--cached-tokens", "900", "--json").document
+    assert (document["cached_tokens"], document["prefill_ms"]) == (900, 50)
+
+
+def test_a_model_is_measured_under_a_profile(cli: Cli, model: Path) -> None:
+    profile = cli.config_dir / "profiles" / "mine.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("n_ctx: 256\n")
+    asked = ("estimate", str(model), "-p", "400", "-n", "4", "--from", "measure", "--json")
+    rates = cli.here(*asked, "--profile", "mine").document["rates"]
+    assert rates["prefill"]["source"] == rates["decode"]["source"] == "measured"
+    assert max(point["depth"] for point in rates["decode"]["points"]) < 256
+    assert cli.here(*asked, "--profile", "none").status == 2
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
