@@ -60,12 +60,13 @@ class RateUsed:
 class Ceiling:
     """The most that decode can do: a token reads `bytes_per_token`, memory gives so many bytes a second.
 
-    `source` of the bandwidth: "given" or "measured".
+    `source` of the bandwidth: "given" or "measured"; `busy`: measured beside other programs, so too low.
     """
 
     bytes_per_token: float
     bandwidth_bytes_per_s: float
     source: Literal["given", "measured"]
+    busy: bool = False
 
     @property
     def rate(self) -> float:

@@ -123,6 +123,19 @@ def test_a_model_tells_what_a_step_reads(ask: Ask) -> None:
     assert report.ceiling.source == "measured"
 
 
+def test_a_bandwidth_measured_beside_other_programs_is_marked(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(report: EstimateReport) -> bool:
+        assert report.ceiling is not None
+        return report.ceiling.busy
+
+    assert not busy(ask(smollm2_path(), prefill_rate=400.0, decode_rate=100.0))
+    disturbed = ReadBandwidth(50e9, 1, "2030", 1.5)
+    monkeypatch.setattr(estimate_model, "read_bandwidth", lambda threads: disturbed)
+    assert busy(ask(smollm2_path(), prefill_rate=400.0, decode_rate=100.0))
+
+
 def test_a_gpu_makes_main_memory_no_bound(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate_model, "probe_devices", lambda: (CPU, Device("G", "", "gpu", 1, 1)))
     assert ask(smollm2_path(), prefill_rate=400.0, decode_rate=100.0).ceiling is None

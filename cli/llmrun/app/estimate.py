@@ -174,7 +174,7 @@ def _ceiling(request: EstimateRequest, subject: Subject | None, depth: float) ->
     if request.bandwidth is not None:
         return Ceiling(step, request.bandwidth, "given")
     machine = None if subject is None else subject.bandwidth()
-    return None if machine is None else Ceiling(step, machine, "measured")
+    return None if machine is None else Ceiling(step, machine.bytes_per_s, "measured", machine.busy)
 
 
 def _report(

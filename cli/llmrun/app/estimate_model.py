@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmrun.app.bandwidth import read_bandwidth
+from llmrun.app.bandwidth import ReadBandwidth, read_bandwidth
 from llmrun.app.bench_subject import header_digest
 from llmrun.app.loading import DEFAULT_MODEL, OpenRequest, open_model
 from llmrun.app.memory_plan import memory_plan
@@ -61,13 +61,13 @@ class Subject:
         """What a decode step at this depth reads."""
         return StepBytes(active_weight_bytes(self.facts), context_bytes(self.facts, self.plan, depth))
 
-    def bandwidth(self) -> float | None:
-        """Bytes a second of the memory that holds the weights; None where that is a GPU's, or not known."""
+    def bandwidth(self) -> ReadBandwidth | None:
+        """That of the memory which holds the weights; None where that is a GPU's, or not known."""
         try:
             gpu = any(device.kind in ("gpu", "igpu") for device in probe_devices())
             if gpu and self.plan.gpu_layers:
                 return None
-            return read_bandwidth(self.n_threads).bytes_per_s
+            return read_bandwidth(self.n_threads)
         except EngineFailure:
             return None
 

@@ -114,6 +114,8 @@ def _seconds(time_s: float, total_s: float) -> str:
 def _ceiling(page: Page, report: EstimateReport, ceiling: Ceiling) -> None:
     step, rate = format_bytes(ceiling.bytes_per_token), format_rate(ceiling.rate)
     memory = f"{ceiling.bandwidth_bytes_per_s / _GB:,.4g} GB/s"
+    if ceiling.busy:
+        memory += " (too low: measured beside other programs)"
     text = f"Bandwidth: a token reads {step}; at {memory} that is {rate} at most"
     used = report.decode.rate
     if used is not None and report.decode.source != "bandwidth":
