@@ -1,0 +1,218 @@
+"""The reuse law for the whole prefix cache: live sequence, checkpoints, copies in memory, snapshots on disk.
+
+Random requests on small F32 models of each memory kind, each time on the best way the cache finds; now and
+then the process "ends", so that only the disk is left. The logits are always those of a cold context, and
+the report accounts for every token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmrun.app import prefix_cache
+from llmrun.app.prefix_cache import PrefixCache
+from llmrun.app.prefix_disk import DiskPrefixes, layout_settings
+from llmrun.chat.turns import History
+from llmrun.engine.api import Job, PrefillStep, TokenStep
+from llmrun.engine.llama import LlamaEngine
+from llmrun.events import PrefixReport
+from llmrun.prefix import worth
+from llmrun.store.snapshots import SnapshotStore
+
+from tests.support.engines import EXACT, GREEDY, distance, forget, last_logits, open_llama, run_one
+from tests.support.tiny import Arch, write_tiny
+
+KINDS: dict[str, tuple[Arch, bool, float]] = {
+    "full": ("llama", False, 1e-4),
+    "window": ("gemma3", False, 2e-2),
+    "window, swa_full": ("gemma3", True, 2e-2),
+    "recurrent": ("mamba", False, 1e-4),
+    "hybrid": ("falcon-h1", False, 1e-4),
+}
+LONGEST = 500
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_worth_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in (
+        (worth, "LEAST_SAVED_S", 0.0),
+        (prefix_cache, "LEAST_SAVED_S", 0.0),
+        (prefix_cache, "SEARCH_S", 0.0),
+        (prefix_cache, "FEWEST_COPIED", 1),
+        (prefix_cache, "FEWEST_TIMED", 1),
+        (prefix_cache, "pays", lambda *_, **__: True),
+        (prefix_cache, "memory_budget", lambda: 1 << 24),
+        (DiskPrefixes, "worth_reading", lambda _self, _snapshot, gained: gained > 0),
+    ):
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, LlamaEngine]]]:
+    folder = tmp_path_factory.mktemp("tiny")
+    opened = {}
+    for name, (arch, swa_full, _) in KINDS.items():
+        path = write_tiny(folder / f"{arch}.gguf", arch)
+        opened[name] = (path, open_llama(path, **EXACT, n_ctx=768, n_ubatch=16, swa_full=swa_full))
+    yield opened
+    for _, engine in opened.values():
+        engine.close()
+
+
+def words(choices: tuple[int, ...]) -> list[int]:
+    """Tokens of a few long words, so that prompts share prefixes of all lengths."""
+    return [3 + (seed * 977 + i * i * 31 + i) % 250 for seed in choices for i in range(20 + 30 * (seed % 3))]
+
+
+PROMPTS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple).map(words)
+
+
+def new_process(path: Path, engine: LlamaEngine, folder: Path) -> PrefixCache:
+    forget(engine)
+    disk = DiskPrefixes(SnapshotStore(folder, 1 << 26), (path,), lambda: layout_settings(engine.facts, {}))
+    return PrefixCache(engine, time.perf_counter, disk=disk)
+
+
+def answer(
+    cache: PrefixCache, engine: LlamaEngine, prompt: list[int], cuts: tuple[int, ...], n: int
+) -> tuple[list[float], PrefixReport, int]:
+    """Logits behind the prompt, the report, and the tokens that were reused."""
+    marks = yield_all(cache.prepare(prompt, lambda start: (c for c in cuts if c > start)))
+    logits: list[float] = []
+    report, reused = PrefixReport(), -1
+    for step in engine.run([Job(0, prompt, GREEDY, n, marks=marks)]):
+        match step:
+            case PrefillStep():
+                cache.reached(step)
+                if step.done == 0:
+                    report, reused = cache.report(step.reused), step.reused
+            case TokenStep():
+                logits = logits or last_logits(engine)
+    return logits, report, reused
+
+
+def yield_all(prepared: Iterator[object]) -> tuple[int, ...]:
+    """Run a preparation to its end; nothing is to be noted here."""
+    while True:
+        try:
+            note = next(prepared)
+        except StopIteration as end:
+            marks: tuple[int, ...] = end.value
+            return marks
+        raise AssertionError(note)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    path, engine = engines[name]
+    tolerance = KINDS[name][2]
+    cold = open_llama(path, **EXACT, n_ctx=768, n_ubatch=16)
+    origins: set[str] = set()
+
+    @settings(max_examples=12, deadline=None, database=None)
+    @given(
+        requests=st.lists(
+            st.tuples(PROMPTS, st.integers(1, 30), st.sampled_from(["live", "live", "new process"])),
+            min_size=2,
+            max_size=5,
+        ),
+        cuts=st.tuples(st.integers(1, 60), st.integers(60, 200)),
+        converses=st.booleans(),
+    )
+    def law(requests: list[tuple[list[int], int, str]], cuts: tuple[int, int], converses: bool) -> None:
+        folder = tmp_path_factory.mktemp("cache")
+        cache = new_process(path, engine, folder)
+        for prompt, n, process in requests:
+            if process == "new process":
+                cache = new_process(path, engine, folder)
+            prompt = prompt[:LONGEST]
+            logits, report, reused = answer(cache, engine, prompt, cuts, n)
+            told = (report.memory_tokens, report.checkpoint_tokens, report.disk_tokens)
+            assert sum(told) == reused < len(prompt)
+            assert bool(report.miss_reason) == (reused == 0)
+            origins.update(
+                o for o, count in zip(("memory", "checkpoint", "disk"), told, strict=True) if count
+            )
+            forget(cold)
+            assert distance(logits, run_one(cold, prompt).logits) < tolerance
+            assert list(cache.keep(len(prompt), 1.0, History() if converses else None)) == []
+
+    law()
+    cold.close()
+    assert origins >= {"memory", "disk"}
+    assert ("checkpoint" in origins) or name not in ("recurrent", "hybrid")
+    assert "checkpoint" not in origins or name != "full"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_document_is_evaluated_once_for_all_questions(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path, name: str
+) -> None:
+    """Each question in a process of its own; on every memory kind only the question is evaluated."""
+    path, engine = engines[name]
+    document = words((1, 2, 3, 1))
+    for number, question in enumerate(((7,), (8,), (9,), (7,))):
+        cache = new_process(path, engine, tmp_path)
+        prompt = document + words(question)[:25]
+        _, report, reused = answer(cache, engine, prompt, (len(document),), 3)
+        assert reused == (0 if number == 0 else report.disk_tokens)
+        if number == 1:
+            assert reused >= len(document)
+        if number == 3:  # the first question again
+            assert len(prompt) - reused <= 4
+        list(cache.keep(len(prompt), 1.0, None))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_branch_does_not_evaluate_the_common_part_again(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path, name: str
+) -> None:
+    """/regen asks the same again after an answer, /undo asks something else in place of the last message."""
+    path, engine = engines[name]
+    cache = new_process(path, engine, tmp_path)
+    prompts = [words((1, 2, 1)), words((1, 2, 1, 2, 3)), words((1, 2, 1, 2, 3, 2))]
+    for before, prompt in itertools.pairwise([[], *prompts]):
+        answer(cache, engine, prompt, (len(before),), 240 if prompt is prompts[-1] else 12)
+    _, report, reused = answer(cache, engine, prompts[-1], (len(prompts[-2]),), 12)
+    assert len(prompts[-1]) - reused <= 4
+    _, report, reused = answer(cache, engine, [*prompts[-2], 5, 6, 7, 8, 9, 10], (len(prompts[-2]),), 12)
+    assert reused == len(prompts[-2])
+    assert report.checkpoint_tokens == (0 if name in ("full", "window, swa_full") else reused)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_conversation_left_for_another_comes_back_from_memory(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path, name: str
+) -> None:
+    path, engine = engines[name]
+    cache = new_process(path, engine, tmp_path)
+    one, other = words((1, 2, 1)), words((2, 3, 3))
+    answer(cache, engine, one, (), 5)
+    answer(cache, engine, other, (), 5)
+    _, report, reused = answer(cache, engine, [*one, 5, 5], (), 5)
+    assert reused == report.memory_tokens + report.checkpoint_tokens
+    assert reused >= len(one) - 4
+
+
+def test_nothing_is_kept_beside_the_live_sequence_where_that_is_not_wanted(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path
+) -> None:
+    path, engine = engines["recurrent"]
+    forget(engine)
+    store = SnapshotStore(tmp_path / "prefix", 1 << 26)
+    disk = DiskPrefixes(store, (path,), lambda: layout_settings(engine.facts, {}))
+    cache = PrefixCache(engine, time.perf_counter, disk=disk, enabled=False)
+    prompt = words((1, 2))
+    assert answer(cache, engine, prompt, (10,), 3)[2] == 0
+    assert answer(cache, engine, prompt, (10,), 3)[2] == 0
+    assert list(cache.keep(len(prompt), 1.0, None)) == []
+    assert not store.folder.exists()
