@@ -22,6 +22,7 @@ from tests.support.tiny import HEAD_SIZE, write_tiny
 
 GREEDY = ("--temp", "0")
 MIB = 1 << 20
+SLOW = pytest.mark.slow
 CRASH = ProbeOutcome(("plain",), -signal.SIGSEGV)
 
 
@@ -42,7 +43,7 @@ class TestCrashOfAmxKernels:
         monkeypatch.setattr(amx, "read_text", lambda _: "flags\t\t: fpu avx2 amx_tile amx_int8\n")
         return {"LLMRUN_CACHE_DIR": str(tmp_path / "cache")}
 
-    @pytest.mark.parametrize("path", [smollm2_path, gemma_path])
+    @pytest.mark.parametrize("path", [smollm2_path, pytest.param(gemma_path, marks=SLOW)])
     def test_a_batch_of_several_tokens_here(self, cli: Cli, path: Any) -> None:
         words = ("run", path(), "The sky above the port was", "--raw", *GREEDY, "-n", "1", "-c", "256")
         ended = cli(*words, "--json")
@@ -108,7 +109,7 @@ class TestWindowsOfAMillionTokens:
         assert needed.endswith("GiB")
         assert free.endswith("MiB")
 
-    @pytest.mark.parametrize("kib", [600_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("kib", [600_000, pytest.param(1_000_000, marks=SLOW)])
     def test_what_is_said_to_fit_fits(self, cli: Cli, model: Path, kib: int) -> None:
         refused = cli("run", model, "x", "-c", "max", "--json", wrapper=limited(kib))
         (suggested,) = re.findall(r"-c (\d+)", refused.document["hint"])
@@ -142,8 +143,8 @@ class TestCachesOfSlidingWindows:
     FULL, WINDOWED = 3, 15
     WINDOW_CELLS = 512 + 512  # the window and a micro-batch
 
-    @pytest.mark.parametrize("n_ctx", [4096, pytest.param(32768, marks=pytest.mark.slow)])
-    @pytest.mark.parametrize("pruned", [True, False])
+    @pytest.mark.parametrize("n_ctx", [4096, pytest.param(32768, marks=SLOW)])
+    @pytest.mark.parametrize("pruned", [True, pytest.param(False, marks=SLOW)])
     def test_predicted_is_allocated(self, cli: Cli, n_ctx: int, pruned: bool) -> None:
         words = () if pruned else ("--swa-full",)
         ended = cli.here("vram", gemma_path(), "-c", str(n_ctx), "--verify", "--json", *words)
@@ -158,7 +159,11 @@ class TestCachesOfSlidingWindows:
             assert sum(parts) == cpu[how]["sum_bytes"]
             assert cpu[how]["weights_bytes"] > kv_bytes > cpu[how]["compute_bytes"] > 0 or n_ctx > 4096
 
-    @pytest.mark.parametrize("words", [(), ("--swa-full",), ("--kv-type", "q8_0")], ids=str)
+    @pytest.mark.parametrize(
+        "words",
+        [(), pytest.param(("--swa-full",), marks=SLOW), pytest.param(("--kv-type", "q8_0"), marks=SLOW)],
+        ids=str,
+    )
     def test_a_run_takes_what_was_predicted(self, cli: Cli, words: tuple[str, ...]) -> None:
         """The library's own log has the same figures, rounded to 0.01 MiB for each of the two caches."""
         common: list[str | Path] = [gemma_path(), "-c", "4096", *words]
