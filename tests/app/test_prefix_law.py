@@ -185,7 +185,7 @@ def test_a_branch_does_not_evaluate_the_common_part_again(
     _, report, reused = answer(cache, engine, prompts[-1], (len(prompts[-2]),), 12)
     assert len(prompts[-1]) - reused <= 4
     _, report, reused = answer(cache, engine, [*prompts[-2], 5, 6, 7, 8, 9, 10], (len(prompts[-2]),), 12)
-    assert reused == len(prompts[-2])
+    assert len(prompts[-2]) - 4 <= reused <= len(prompts[-2])
     assert report.checkpoint_tokens == (0 if name in ("full", "window, swa_full") else reused)
 
 
