@@ -180,6 +180,7 @@ def show_document(
         "kind": report.kind,
         "problem": report.problem or None,
         "warnings": list(report.warnings),
+        "remote": None if report.remote is None else asdict(report.remote),
         "file": {
             "version": report.version,
             "complete": all(part.complete for part in report.parts),
@@ -236,6 +237,7 @@ def vram_document(report: VramReport) -> dict[str, object]:
     document: dict[str, object] = {
         "schema": VRAM_SCHEMA,
         "model": asdict(report.model),
+        "remote": None if report.remote is None else asdict(report.remote),
         "method": report.method,
         "settings": asdict(report.settings),
         "devices": [

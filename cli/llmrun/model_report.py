@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llmrun.events import ModelInfo
+from llmrun.events import ModelInfo, RemoteModel
 
 TemplateStatus = Literal["valid", "none", "invalid", "unsafe", "fails", "unchecked"]
 
@@ -127,7 +127,8 @@ class ModelReport:
 
     `problem` says why it cannot generate text, empty where nothing is against it. `declared_quant` is the
     file's own quantization label; `model.quant` follows the tensors. `part` is (number from 1, count) where
-    the file is one part of a model of which no other part was read.
+    the file is one part of a model of which no other part was read. `remote`: the model is not on this
+    machine.
     """
 
     model: ModelInfo
@@ -154,6 +155,7 @@ class ModelReport:
     tags: ArraySummary | None
     metadata: Mapping[str, MetadataValue]
     tensors: tuple[TensorRow, ...]
+    remote: RemoteModel | None = None
 
     @property
     def tensor_bytes(self) -> int:

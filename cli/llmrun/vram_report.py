@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from llmrun.events import ModelInfo
+from llmrun.events import ModelInfo, RemoteModel
 
 Verdict = Literal["fits", "partial", "too_large"]
 Offload = Literal["all", "part", "none"]
@@ -121,7 +121,7 @@ class VramReport:
     "too_large". `max_ctx`: the longest context that fits with these layers, 0 for none; `max_ctx_auto`: with
     layers chosen anew for it, None where they are fixed or there is no GPU. `n_layers`: all that
     can be offloaded, the output included. `n_cpu_moe`: layers whose experts stay on the CPU. `warnings` are
-    sentences. `steps`, `verified`: empty unless asked for.
+    sentences. `steps`, `verified`: empty unless asked for. `remote`: the model is not on this machine.
     """
 
     model: ModelInfo
@@ -142,6 +142,7 @@ class VramReport:
     warnings: tuple[str, ...]
     steps: tuple[ExplainedStep, ...] = ()
     verified: tuple[VerifiedDevice, ...] = ()
+    remote: RemoteModel | None = None
 
     @property
     def totals(self) -> Use:

@@ -6,13 +6,16 @@ still be described, so nothing but an unreadable header is an error here.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from llmrun.app.find import Best, Found, find_model
 from llmrun.chat.template import TemplateRaised, TemplateRenderer, TemplateUnsafe
+from llmrun.config.dirs import user_cache_dir
 from llmrun.errors import NotAModel, TemplateUnusable
 from llmrun.events import ModelInfo
 from llmrun.gguf.check import check_runnable
@@ -33,7 +36,6 @@ from llmrun.model_report import (
     VocabularyReport,
     WindowReport,
 )
-from llmrun.store.resolve import ResolvedModel, resolve
 
 ARRAY_ITEMS_SHOWN = 8
 MAX_TEMPLATE_CHARS = 1 << 20
@@ -55,9 +57,11 @@ def show_model(ref: str, *, check_template: bool = True) -> ModelReport:
 
     Raises:
         ModelNotFound, UsageError: there is no such model, or no single one.
+        NetworkFailure: it is not on this machine, and the Hub cannot be asked.
         NotAModel: it is another kind of file, or its header is broken or ends too early.
     """
-    model = resolve(ref)
+    found = find_model(ref, user_cache_dir(os.environ), Best())
+    model = found.model
     headers = [read_header(path) for path in model.parts]
     header = replace(headers[0], tensors=tuple(t for h in headers for t in h.tensors), file_bytes=None)
     facts = model_facts(header)
@@ -68,25 +72,26 @@ def show_model(ref: str, *, check_template: bool = True) -> ModelReport:
     finally:
         if renderer is not None:
             renderer.close()
-    return _report(model, headers, header, facts, problem, template)
+    return _report(found, headers, header, facts, problem, template)
 
 
 def _report(
-    model: ResolvedModel,
+    found: Found,
     headers: Sequence[GgufHeader],
     header: GgufHeader,
     facts: ModelFacts,
     problem: str,
     template: TemplateReport,
 ) -> ModelReport:
+    model = found.model
     parts = tuple(
-        FilePart(str(path), one.file_bytes or 0, one.needed_bytes)
-        for path, one in zip(model.parts, headers, strict=True)
+        FilePart(place, one.file_bytes or 0, one.needed_bytes)
+        for place, one in zip(found.places, headers, strict=True)
     )
     size_bytes = sum(part.size_bytes for part in parts)
     alone = facts.split is not None and len(parts) == 1
     return ModelReport(
-        model=ModelInfo(model.ref, str(model.path), facts.name, facts.arch, facts.quant, size_bytes),
+        model=ModelInfo(model.ref, found.place, facts.name, facts.arch, facts.quant, size_bytes),
         kind=facts.kind,
         problem=problem,
         version=header.version,
@@ -110,6 +115,7 @@ def _report(
         tags=_summary(header.array("general.tags")),
         metadata={key: _shown(value) for key, value in header.metadata.items()},
         tensors=tuple(TensorRow(t.name, t.dims, t.type.name, t.size_bytes) for t in header.tensors),
+        remote=found.remote,
     )
 
 

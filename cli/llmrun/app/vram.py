@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from llmrun.app.devices import DeviceProbe
 from llmrun.app.plan import model_params
@@ -44,15 +45,25 @@ class VramRequest:
     verify: bool = False
     explain: bool = False
 
+    @property
+    def cache_dir(self) -> Path:
+        """Where headers of models on the Hub are kept."""
+        from llmrun.config.dirs import user_cache_dir
+
+        return user_cache_dir(self.sources.env)
+
 
 def vram_report(
     request: VramRequest, *, start_probe: Callable[[Sequence[str]], DeviceProbe] = DeviceProbe
 ) -> VramReport:
     """The memory that `request` will take on the devices there are.
 
+    Of a model that is not on this machine the header alone is read from the Hub.
+
     Raises:
         UsageError: no model, a setting, a device or a combination that cannot be.
         ModelNotFound, NotAModel: there is no such model, or the file cannot be one.
+        NetworkFailure: it is not here, and the Hub cannot be asked.
         EngineFailure, DoesNotFit, WriteFailure: the engine was asked and failed.
     """
     settings = request.sources.resolve()

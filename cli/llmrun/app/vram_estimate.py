@@ -13,6 +13,7 @@ from typing import Literal
 
 from llmrun.app.attention import attention_off_gpus, check_cache_types
 from llmrun.app.devices import DeviceProbe, check_present, on_devices, require_gpu, with_named
+from llmrun.app.find import Best, find_model
 from llmrun.app.host_memory import host_memory
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
@@ -22,8 +23,8 @@ from llmrun.config.layers import Effective
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.flash import AttentionShape, TypePair
 from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_flash_attention, probe_sizes
-from llmrun.errors import DoesNotFit, UsageError
-from llmrun.events import ModelInfo
+from llmrun.errors import DoesNotFit, ModelNotFound, UsageError
+from llmrun.events import ModelInfo, RemoteModel
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import MemoryFacts, memory_facts
 from llmrun.gguf.reader import read_header
@@ -35,7 +36,6 @@ from llmrun.memory.numbers import from_numbers
 from llmrun.memory.placement import place
 from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.memory.use import has_room
-from llmrun.store.resolve import resolve
 from llmrun.vram_report import VerifiedDevice, VramReport, VramSettings
 
 
@@ -47,6 +47,7 @@ class _Subject:
     info: ModelInfo
     parts: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
+    remote: RemoteModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,11 @@ class _Question:
 
 def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> VramReport:
     """The report; errors as in `vram_report`."""
-    subject = _subject(request)
+    named = dict(request.named)
+    best = Best(settings, lambda: with_named(probe.result()[0], named), request.reserve_bytes)
+    subject = _subject(request, best)
     found, failure = probe.result()
-    devices = with_named(found, dict(request.named))
+    devices = with_named(found, named)
     if request.exact or request.verify:
         _check_present(found, devices, failure)
     question = _decide(subject, settings, found, devices, request)
@@ -109,10 +112,11 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
         warnings=tuple(warnings),
         steps=steps(facts, plan) if request.explain else (),
         verified=verified,
+        remote=subject.remote,
     )
 
 
-def _subject(request: VramRequest) -> _Subject:
+def _subject(request: VramRequest, best: Best) -> _Subject:
     if request.numbers is not None:
         return _from_numbers(request)
     if request.model is None:
@@ -120,7 +124,13 @@ def _subject(request: VramRequest) -> _Subject:
             "no model is named",
             "give MODEL, or its numbers with --layers, --kv-heads, --head-dim and --params",
         )
-    model = resolve(request.model)
+    found = find_model(request.model, request.cache_dir, best)
+    if found.remote is not None and request.verify:
+        raise ModelNotFound(
+            f"{request.model} is not on this machine, and --verify loads it",
+            f"get it: llmrun pull {found.remote.name}",
+        )
+    model = found.model
     headers = [read_header(path) for path in model.parts]
     file_bytes = sum(header.file_bytes or 0 for header in headers)
     needed_bytes = sum(header.needed_bytes for header in headers)
@@ -129,9 +139,9 @@ def _subject(request: VramRequest) -> _Subject:
     if file_bytes < needed_bytes:
         warnings = (f"file is incomplete: has {file_bytes:,} bytes, needs {needed_bytes:,}",)
     info = ModelInfo(
-        model.ref, str(model.path), checked.name, checked.arch, checked.quant, max(file_bytes, needed_bytes)
+        model.ref, found.place, checked.name, checked.arch, checked.quant, max(file_bytes, needed_bytes)
     )
-    return _Subject(memory_facts(headers[0], headers[1:]), info, model.parts, warnings)
+    return _Subject(memory_facts(headers[0], headers[1:]), info, model.parts, warnings, found.remote)
 
 
 def _from_numbers(request: VramRequest) -> _Subject:

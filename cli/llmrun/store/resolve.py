@@ -17,7 +17,7 @@ from llmrun.errors import LlmrunError, ModelNotFound, UsageError
 from llmrun.gguf.check import check_part
 from llmrun.gguf.reader import read_header
 from llmrun.gguf.text import printable
-from llmrun.store.catalogue import Catalogue, load_catalogue
+from llmrun.store.catalogue import Catalogue, CatalogueModel, load_catalogue
 from llmrun.store.hf_cache import is_repo_name
 from llmrun.store.local import find_local
 from llmrun.store.variants import part_name, split_name
@@ -189,9 +189,14 @@ def _unknown_name(name: str, catalogue: Catalogue) -> ModelNotFound:
     return ModelNotFound(f"there is no model named {printable(name)}", hint)
 
 
+def catalogue_model(name: str, catalogue: Catalogue) -> CatalogueModel:
+    """The entry that `name` means. Raises `ModelNotFound` with names like it, `UsageError` if ambiguous."""
+    return catalogue[_pick(name, catalogue, _unknown_name(name, catalogue), "models")]
+
+
 def _by_name(ref: str, wanted: NameRef, catalogue: Catalogue, root: Path | None) -> ResolvedModel:
-    name = _pick(wanted.name, catalogue, _unknown_name(wanted.name, catalogue), "models")
-    model = catalogue[name]
+    model = catalogue_model(wanted.name, catalogue)
+    name = model.name
     if model.hub:
         pull = f"{name}:{wanted.tag}" if wanted.tag else name
         found = _by_repo(ref, RepoRef(model.hub, wanted.tag), root, pull=pull, default=model.default)

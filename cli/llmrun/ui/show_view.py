@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from llmrun.model_report import ArraySummary, MetadataValue, ModelReport, TemplateReport
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line, visible
+from llmrun.ui.vram_view import remote_text
 from llmrun.units import format_bytes, format_count, format_tokens
 
 DASH = "–"
@@ -88,6 +89,8 @@ def _identity(report: ModelReport) -> Iterable[Row]:
     model = report.model
     yield "name", _cut(model.name, TEXT_SHOWN) or DASH
     yield "file", one_line(model.path)
+    if report.remote is not None:
+        yield "", one_line(remote_text(report.remote))
     if report.part is not None:
         yield "part", f"{report.part[0]:,} of {report.part[1]:,}; figures are of this file alone"
     elif len(report.parts) > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
+from llmrun.events import RemoteModel
 from llmrun.ui.page import Page
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
@@ -77,7 +78,18 @@ def _head(page: Page, report: VramReport) -> None:
     by = "by the formula; nothing is loaded" if report.method == "formula" else "as the engine computes them"
     page.line(", ".join(said))
     page.line(f"Sizes {by}.")
+    if report.remote is not None:
+        page.line(one_line(remote_text(report.remote)))
     page.line()
+
+
+def remote_text(remote: RemoteModel) -> str:
+    """That a model is not on this machine, what was read instead, and how to get it."""
+    moved = f"{format_bytes(remote.received_bytes)} received" if remote.received_bytes else "kept from before"
+    return (
+        f"Not on this machine: the header was read from the Hub ({moved}). "
+        f"llmrun pull {remote.name} gets the model."
+    )
 
 
 def _columns_at_once(width: int) -> int:
