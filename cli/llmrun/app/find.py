@@ -66,9 +66,13 @@ def find_model(ref: str, cache_dir: Path, choose: Choice) -> Found:
             repository = ask_hub(name)
         except NetworkFailure as failure:
             raise NetworkFailure(f"{missing.message}, and {failure.message}", failure.hint) from failure
-    variant = repository.chosen(name.tag) if name.tag else choose(repository)
+    if name.tag:
+        variant, received = repository.chosen(name.tag), 0
+    else:
+        variant, received = choose(repository)
     read = stand_in(repository, variant, cache_dir)
-    remote = RemoteModel(read.model.repo, read.model.commit, read.pull_name, read.paths, read.received_bytes)
+    received += read.received_bytes
+    remote = RemoteModel(read.model.repo, read.model.commit, read.pull_name, read.paths, received)
     return Found(read.model, remote)
 
 
