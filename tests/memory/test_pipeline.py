@@ -1,4 +1,4 @@
-"""Several GPUs that hold all layers: the compute buffers of the engine's pipeline, on its own servers."""
+"""Compute buffers of GPUs, of which the engine's own servers take the place: pipelines, a last layer alone."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ def servers() -> Iterator[tuple[str, str]]:
         yield first, second
 
 
-def computes(path: Path, servers: tuple[str, ...], params: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+def computes(
+    path: Path, servers: tuple[str, ...], params: Mapping[str, Any], gpu_layers: int = 999
+) -> list[tuple[str, int, int]]:
     """Device, bytes by formula, bytes by the engine."""
-    model = ModelParams("", gpu_layers=999, rpc=servers)
+    model = ModelParams("", gpu_layers=gpu_layers, rpc=servers)
     engine = probe_sizes([path], model, ContextParams(**params))
     devices = [
         DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes, d.pipelines) for d in probe_devices(servers)
     ]
-    plan = MemoryPlan(gpu_layers=999, **params)
+    plan = MemoryPlan(gpu_layers=gpu_layers, **params)
     use = device_use(memory_facts(read_header(path)), plan, devices)
     pairs = zip(use.placement.devices, use.buckets, strict=True)
     return [(d.name, held.compute_bytes, engine.on(d.name).compute_bytes) for d, held in pairs]
@@ -57,6 +59,15 @@ def test_a_pipeline(tmp_path: Path, servers: tuple[str, str], name: str, params:
     rel = 0.001 if name in ("8B dense", "27B sliding window") else 0.1
     for device, formula, engine in computes(path, servers, params):
         assert formula == pytest.approx(engine, rel=rel), device
+
+
+@pytest.mark.parametrize("name", ["120B MoE", "80B hybrid"])
+def test_a_last_layer_that_runs_on_all_tokens(tmp_path: Path, servers: tuple[str, str], name: str) -> None:
+    """Nothing but it and the output is on the GPU, so that nothing else can hide its size."""
+    path = write_full_size(tmp_path / "m.gguf", name)
+    params = {"n_ctx": 8192, "flash_attn": "on"}
+    for device, formula, engine in computes(path, servers[:1], params, gpu_layers=2):
+        assert 0.95 * engine <= formula <= 1.25 * engine, device
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ class LayerShape:
     """Widths of a layer's intermediate results, in numbers a token; 0 where the layer has none.
 
     `ff` the dense inner width, `gated` whether there is a gate matrix beside it, `ff_fused` both in one;
-    `ff_expert` of one expert, `ff_shared` of the experts every token uses.
+    `ff_expert` of one expert, `ff_shared` of the experts every token uses; `query` of the queries' projection,
+    twice theirs where a gate for the result comes with them.
     """
 
     ff: int = 0
@@ -83,6 +84,7 @@ class LayerShape:
     n_expert_used: int = 0
     ff_shared: int = 0
     qkv_fused: bool = False
+    query: int = 0
     mixer: MixerShape = MixerShape()
     latent: LatentShape = LatentShape()
 
@@ -193,6 +195,7 @@ def _shape(
         n_expert_used=used if experts else 0,
         ff_shared=width("ffn_up_shexp"),
         qkv_fused="attn_qkv.weight" in widths,
+        query=width("attn_q"),
         mixer=mixer,
         latent=latent,
     )

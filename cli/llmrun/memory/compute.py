@@ -22,6 +22,13 @@ _MASK_BYTES = {"on": 2, "off": 4}
 _INDEX_BYTES = 8
 _OFFLOAD_BATCH = 32  # from this many tokens on a GPU multiplies with weights that lie on the CPU
 _HOST_ALIGNMENT, _GPU_ALIGNMENT = 32, 128
+# Their last layer runs on all tokens, not on those with logits alone (embeddings_nextn_masked, src/models).
+_WHOLE_LAST_LAYER = frozenset(
+    {
+        "bailingmoe3", "cohere2moe", "gemma4", "gpt-oss", "hy_v3", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen3next", "step35",
+    }
+)  # fmt: skip
 _COPIES = 4  # GGML_SCHED_MAX_COPIES
 
 
@@ -67,7 +74,8 @@ def _peak_bytes(walk: Walk, mine: list[int], copies: int, *, first: bool, output
         if facts.streams > 1:
             residual = walk_streams(walk, layer, residual)
         else:
-            mask_done, last = last_of.get(layer.windowed) == il, il == len(facts.layers) - 1
+            mask_done = last_of.get(layer.windowed) == il
+            last = il == len(facts.layers) - 1 and facts.arch not in _WHOLE_LAST_LAYER
             residual = walk_layer(walk, layer, residual, last=last, mask_done=mask_done)
     arena.give(residual, *held, *(block for blocks in walk.masks.values() for block in blocks))
     if output:

@@ -130,6 +130,8 @@ def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     arena = walk.arena
     q_width, out_width = layer.heads * layer.head_k, layer.heads * layer.head_v
     k_width, v_width = layer.kv_heads * layer.head_k, layer.kv_heads * layer.head_v
+    if layer.shape.query >= 2 * q_width:
+        return _gated_attention(walk, layer, norm)
     if layer.shape.qkv_fused:
         fused = walk.numbers(q_width + k_width + v_width)
         arena.give(norm)
@@ -144,6 +146,25 @@ def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
         arena.give(norm)
     out = _scores(walk, layer, query, out_width)
     out = _turned(walk, walk.plan.type_v, layer.head_v, out, out_width)
+    projected = walk.numbers(walk.facts.n_embd)
+    arena.give(out)
+    return projected
+
+
+def _gated_attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
+    """Queries come with a gate that the result is multiplied with (src/models/qwen3next.cpp)."""
+    arena, q_width, k_width = walk.arena, layer.heads * layer.head_k, layer.kv_heads * layer.head_k
+    both = walk.numbers(2 * q_width)
+    plain = walk.numbers(k_width)
+    value = _turned(walk, walk.plan.type_v, layer.head_v, walk.numbers(layer.v_width), layer.v_width)
+    arena.give(norm)
+    query = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, q_width), q_width)
+    key = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, k_width), k_width)
+    arena.give(plain, key, value)
+    out = _scores(walk, layer, query, layer.heads * layer.head_v)
+    out = _turned(walk, walk.plan.type_v, layer.head_v, out, layer.heads * layer.head_v)
+    gate = walk.numbers(q_width)
+    arena.give(both, gate)
     projected = walk.numbers(walk.facts.n_embd)
     arena.give(out)
     return projected
