@@ -1,4 +1,4 @@
-"""Compute buffers of GPUs, of which the engine's own servers take the place: pipelines, a last layer alone."""
+"""Compute buffers of GPUs, in whose place are the engine's own servers: pipelines, a last layer alone."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class LayerShape:
     """Widths of a layer's intermediate results, in numbers a token; 0 where the layer has none.
 
     `ff` the dense inner width, `gated` whether there is a gate matrix beside it, `ff_fused` both in one;
-    `ff_expert` of one expert, `ff_shared` of the experts every token uses; `query` of the queries' projection,
+    `ff_expert` of one expert, `ff_shared` of those every token uses; `query` of the projection to queries,
     twice theirs where a gate for the result comes with them.
     """
 
