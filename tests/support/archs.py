@@ -77,10 +77,12 @@ def write_arch(
     return write_gguf(path, present, tensors if edit is None else edit(tensors))
 
 
-def write_split(folder: Path, arch: str, n_parts: int, **changes: Any) -> list[Path]:
+def write_split(
+    folder: Path, arch: str, n_parts: int, *, edit: Edit | None = None, **changes: Any
+) -> list[Path]:
     """Write a model as a set of files, its tensors dealt out in order."""
     h = hyper(arch, **changes)
-    tensors = list(_tensors(h))
+    tensors = list(_tensors(h)) if edit is None else edit(list(_tensors(h)))
     size = -(-len(tensors) // n_parts)
     paths = []
     for no in range(n_parts):
