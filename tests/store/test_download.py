@@ -65,8 +65,12 @@ def test_large_files_come_over_several_connections_in_order(
     assert server.sent() == len(content)
 
 
-def test_what_is_fetched_ahead_is_bounded(server: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("no_range", [False, True])
+def test_what_is_fetched_ahead_is_bounded(
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch, no_range: bool
+) -> None:
     small_pieces(monkeypatch)
+    server.faults.no_range = no_range
     server.add("m.gguf", bytes(16 << 20))
     hub = Hub(server.endpoint)
     listing = hub.listing(REPO)

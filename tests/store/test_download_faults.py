@@ -235,19 +235,20 @@ def test_a_file_that_changed_between_two_runs_is_fetched_anew(server: LoopbackHu
     assert not list(old.parent.glob("*.json"))
 
 
-@pytest.mark.parametrize("connections", [1, 4])
+@pytest.mark.parametrize(("connections", "cuts"), [(1, 2), (4, 2), (4, 0)])
 def test_a_file_that_changes_midway_is_fetched_anew(
-    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch, connections: int
+    server: LoopbackHub, monkeypatch: pytest.MonkeyPatch, connections: int, cuts: int
 ) -> None:
     small_pieces(monkeypatch)
     newer = CONTENT[::-1]
-    server.faults.cut_times, server.faults.cut_after = 2, 30_000
+    server.faults.cut_times, server.faults.cut_after = cuts, 30_000
     server.faults.swap = {"m.gguf": (2, newer)}
     events = pull(server, connections=connections)
     assert not server.faults.swap
     assert contents(events)["m.gguf"] == newer
     assert cached_files(REPO)[0].commit == server.commit()
     assert retries(events)
+    assert not any("digest" in event.reason for event in retries(events))
 
 
 def test_a_file_that_disappears_midway_is_not_found(server: LoopbackHub) -> None:
@@ -281,9 +282,13 @@ def test_a_listing_that_is_older_than_the_file_is_asked_for_again(server: Loopba
 
 def test_one_wrong_byte_costs_one_clean_retry(server: LoopbackHub) -> None:
     server.faults.flip_times = 1
-    events = pull(server)
+    events = []
+    for event in fetched(server):
+        events.append(event)
+        if isinstance(event, FileRetried):
+            assert [partial.size_bytes for partial in partial_files(REPO)] == [event.done_bytes] == [0]
     assert contents(events) == {"m.gguf": CONTENT}
-    assert [event.done_bytes for event in retries(events)] == [0]
+    assert len(retries(events)) == 1
 
 
 def test_two_wrong_contents_are_refused_with_both_digests(server: LoopbackHub) -> None:
