@@ -311,6 +311,17 @@ def test_a_hub_without_a_trusted_certificate_is_refused() -> None:
     assert ssl.OPENSSL_VERSION
 
 
+def test_a_password_in_the_endpoint_is_not_shown(server: LoopbackHub) -> None:
+    server.gated = {REPO}
+    hub = Hub(server.endpoint.replace("http://", "http://me:secret@"))
+    listing = hub.listing(REPO)
+    with pytest.raises(NetworkFailure) as caught:
+        hub.read_range(listing, listing.files[0], 0, 4)
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert server.endpoint in caught.value.hint
+    assert all(r.headers["authorization"].startswith("Basic ") for r in server.log)
+
+
 CHILD = "import sys; from llmrun.store.hub import Hub; print(len(Hub().listing(sys.argv[1]).files))"
 
 

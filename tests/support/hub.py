@@ -233,19 +233,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _may_enter(self, repo: str, *, content: bool) -> bool:
         """Whether the caller may see the repository; answers the refusal where not."""
-        authorization = self.headers.get("Authorization", "")
-        if authorization and authorization != f"Bearer {TOKEN}":
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        token = token if scheme == "Bearer" else ""
+        if token and token != TOKEN:
             self._error(401, "", "Invalid credentials in Authorization header")
             return False
-        if repo not in self.hub.repos or (repo in self.hub.private and not authorization):
+        if repo not in self.hub.repos or (repo in self.hub.private and not token):
             known = next((name for name in self.hub.repos if name.lower() == repo.lower()), None)
             if known is not None and repo not in self.hub.repos:
                 self._plain(307, b"", {"Location": self.path.replace(quote(repo), quote(known), 1)})
             else:
-                self._error(401 if not authorization else 404, "RepoNotFound", "Repository not found")
+                self._error(401 if not token else 404, "RepoNotFound", "Repository not found")
             return False
-        if content and repo in self.hub.gated and not (authorization and self.hub.let_in):
-            self._error(403 if authorization else 401, "GatedRepo", "Access to this model is restricted.")
+        if content and repo in self.hub.gated and not (token and self.hub.let_in):
+            self._error(403 if token else 401, "GatedRepo", "Access to this model is restricted.")
             return False
         return True
 

@@ -9,10 +9,11 @@ only. The client is imported when the first question is asked.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -167,9 +168,9 @@ class Hub:
         return Part(bytes(received[skipped:missing]), len(received))
 
     def _asked(self, repo: str, revision: str, path: str = "") -> Asked:
-        asked = Asked(self.endpoint, repo, revision, path)
+        asked = Asked(re.sub("//[^/]*@", "//", self.endpoint), repo, revision, path)
         with told_plainly(asked):
-            return Asked(self.endpoint, repo, revision, path, _token()[1])
+            return replace(asked, token=_token()[1])
 
     @contextmanager
     def _answer(

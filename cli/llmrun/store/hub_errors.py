@@ -37,6 +37,7 @@ class Unreachable(TransientFailure):
 class Asked:
     """What was asked for: the endpoint, a repository, a revision, a file (empty: the repository as such).
 
+    It is quoted in messages, so the endpoint comes without a user's name and password.
     `token` says where the token that was sent came from, never the token: `HF_TOKEN`, `the stored login`,
     or empty for none.
     """
