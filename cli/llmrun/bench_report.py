@@ -299,11 +299,21 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """A rate and its standard deviation at place `x`. `marked`: something may have disturbed it."""
+
+    x: float
+    rate: float
+    stddev: float = 0.0
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """Rates over what varies, in order."""
 
     name: str
-    points: tuple[tuple[float, float], ...]
+    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,48 @@
-"""Which pictures a run holds: rates over depth, over parallel sequences, over models or quantizations."""
+"""Which pictures a run holds: rates over depth, over parallel sequences, over models or quantizations.
+
+Prompts and outputs get pictures of their own: their rates differ so much that one scale would hide the lower.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmrun.bench_report import Chart, Record, Series
+from llmrun.bench_report import Chart, Point, Record, Series
 
 _RATE = "tokens a second"
+_PHASES = {"pp": "prefill", "tg": "decode"}
 Key = Callable[[Record], object]
 
 
 def charts(records: Sequence[Record]) -> tuple[Chart, ...]:
-    """A chart for each of depth, sequences and model that takes at least two values."""
-    plain = [record for record in records if record.test.kind in ("pp", "tg")]
-    found = (
-        _over(plain, "depth", "tokens of context", lambda r: r.test.n_depth),
-        _over(plain, "sequences", "sequences at once", lambda r: r.test.n_parallel),
-        _by_model(plain),
-    )
+    """A chart of each phase over each of depth, sequences and model that takes at least two values."""
+    found = []
+    for kind, phase in _PHASES.items():
+        chosen = [record for record in records if record.test.kind == kind]
+        found += [
+            _over(chosen, phase, "depth", "tokens of context", lambda r: r.test.n_depth),
+            _over(chosen, phase, "sequences", "sequences at once", lambda r: r.test.n_parallel),
+            _by_model(chosen, phase),
+        ]
     return tuple(chart for chart in found if chart is not None)
 
 
-def _over(records: Sequence[Record], what: str, label: str, x: Callable[[Record], int]) -> Chart | None:
-    rows: dict[str, list[tuple[float, float]]] = {}
+def _over(
+    records: Sequence[Record], phase: str, what: str, label: str, x: Callable[[Record], int]
+) -> Chart | None:
+    rows: dict[str, list[Point]] = {}
     for record in records:
-        rows.setdefault(_name(record, records, without=what), []).append((x(record), record.spread.mean))
-    series = tuple(Series(name, tuple(sorted(points))) for name, points in rows.items() if _spans(points))
-    return Chart(f"rate over {what}", label, _RATE, series) if series else None
+        rows.setdefault(_name(record, records, without=what), []).append(_point(x(record), record))
+    series = tuple(
+        Series(name, tuple(sorted(points, key=lambda point: point.x)))
+        for name, points in rows.items()
+        if len({point.x for point in points}) > 1
+    )
+    return Chart(f"{phase} over {what}", label, _RATE, series) if series else None
 
 
-def _spans(points: Sequence[tuple[float, float]]) -> bool:
-    return len({x for x, _ in points}) > 1
+def _point(x: float, record: Record) -> Point:
+    return Point(x, record.spread.mean, record.spread.stddev, marked=bool(record.flags))
 
 
 def _name(record: Record, records: Sequence[Record], *, without: str) -> str:
@@ -60,7 +72,7 @@ _SETTINGS: tuple[tuple[str, Key], ...] = (
 )
 
 
-def _by_model(records: Sequence[Record]) -> Chart | None:
+def _by_model(records: Sequence[Record], phase: str) -> Chart | None:
     """One place for each model, named by its quantization where that tells them apart."""
     files = list(dict.fromkeys(record.subject.model_filename for record in records))
     if len(files) < 2:
@@ -68,9 +80,9 @@ def _by_model(records: Sequence[Record]) -> Chart | None:
     subjects = [next(r.subject for r in records if r.subject.model_filename == file) for file in files]
     quants = [subject.quant for subject in subjects]
     names = quants if len(set(quants)) == len(quants) else [s.model_ref.rsplit("/", 1)[-1] for s in subjects]
-    rows: dict[str, dict[float, float]] = {}
+    rows: dict[str, dict[float, Point]] = {}
     for record in records:
         place = float(files.index(record.subject.model_filename))
-        rows.setdefault(record.test.name, {}).setdefault(place, record.spread.mean)
-    series = tuple(Series(name, tuple(sorted(points.items()))) for name, points in rows.items())
-    return Chart("rate by model", "", _RATE, series, tuple(names))
+        rows.setdefault(record.test.name, {}).setdefault(place, _point(place, record))
+    series = tuple(Series(name, tuple(points[x] for x in sorted(points))) for name, points in rows.items())
+    return Chart(f"{phase} by model", "", _RATE, series, tuple(names))

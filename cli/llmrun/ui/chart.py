@@ -8,6 +8,8 @@ from llmrun.units import format_rate
 
 _BAR = "█"
 _HALF = "▌"
+MARK = " !"
+"""After a rate that something may have disturbed."""
 _LEAST_BAR, _MOST_BAR = 8, 60
 _GAPS = 4
 
@@ -21,15 +23,15 @@ def chart_lines(chart: Chart, columns: int) -> list[str]:
 
 
 def _series_lines(series: Series, chart: Chart, columns: int) -> list[str]:
-    labels = [_label(x, chart) for x, _ in series.points]
-    values = [format_rate(rate) for _, rate in series.points]
+    labels = [_label(point.x, chart) for point in series.points]
+    values = [format_rate(point.rate) + (MARK if point.marked else "") for point in series.points]
     taken = max(map(len, labels)) + max(map(len, values)) + _GAPS
     cells = min(_MOST_BAR, max(_LEAST_BAR, columns - taken))
-    most = max(rate for _, rate in series.points) or 1.0
+    most = max(point.rate for point in series.points) or 1.0
     width = max(map(len, labels))
     return [
-        f"  {label:>{width}} {_bar(rate / most, cells)} {value}"
-        for label, value, (_, rate) in zip(labels, values, series.points, strict=True)
+        f"  {label:>{width}} {_bar(point.rate / most, cells)} {value}"
+        for label, value, point in zip(labels, values, series.points, strict=True)
     ]
 
 

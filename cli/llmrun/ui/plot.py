@@ -11,7 +11,7 @@ from llmrun.bench_report import Chart
 from llmrun.errors import UsageError, WriteFailure
 
 ENDINGS = (".png", ".svg")
-_WIDTH_IN, _HEIGHT_IN, _DPI = 7.0, 4.2, 150
+_WIDTH_IN, _HEIGHT_IN, _DPI = 7.5, 3.6, 150
 _BAR_SHARE = 0.8
 
 
@@ -60,17 +60,39 @@ def save_plot(charts: Sequence[Chart], path: Path) -> None:
 
 def _draw(axes: Any, chart: Chart) -> None:
     """Lines over numbers, groups of bars over names; rates from 0 up, so that heights compare."""
-    width = _BAR_SHARE / len(chart.series)
-    for index, series in enumerate(chart.series):
-        x, y = [point[0] for point in series.points], [point[1] for point in series.points]
-        if chart.ticks:
-            shift = (index - (len(chart.series) - 1) / 2) * width
-            axes.bar([place + shift for place in x], y, width, label=series.name)
-        else:
-            axes.plot(x, y, marker="o", label=series.name)
-    if chart.ticks:
-        axes.set_xticks(range(len(chart.ticks)), chart.ticks)
-    axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
+    draw = _bars if chart.ticks else _lines
+    draw(axes, chart)
+    marked = any(point.marked for series in chart.series for point in series.points)
+    note = "\nhollow or hatched: something may have disturbed the figure" if marked else ""
+    axes.set(title=chart.title, xlabel=f"{chart.x_label}{note}".strip(), ylabel=chart.y_label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.set_axisbelow(True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+def _lines(axes: Any, chart: Chart) -> None:
+    """A point for each figure with its standard deviation, hollow where it is marked."""
+    for series in chart.series:
+        places = [point.x for point in series.points]
+        rates, spreads = [point.rate for point in series.points], [point.stddev for point in series.points]
+        drawn = axes.errorbar(places, rates, yerr=spreads, capsize=3, marker="o", label=series.name)
+        hollow = [(point.x, point.rate) for point in series.points if point.marked]
+        if hollow:
+            colour = drawn.lines[0].get_color()
+            axes.plot(*zip(*hollow, strict=True), "o", markerfacecolor="white", color=colour, zorder=3)
+    axes.set_xticks(sorted({point.x for series in chart.series for point in series.points}))
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _bars(axes: Any, chart: Chart) -> None:
+    """A group at each name, hatched where a figure is marked."""
+    width = _BAR_SHARE / len(chart.series)
+    for index, series in enumerate(chart.series):
+        shift = (index - (len(chart.series) - 1) / 2) * width
+        places = [point.x + shift for point in series.points]
+        rates, spreads = [point.rate for point in series.points], [point.stddev for point in series.points]
+        bars = axes.bar(places, rates, width, yerr=spreads, capsize=3, label=series.name)
+        for bar, point in zip(bars, series.points, strict=True):
+            bar.set_hatch("//" if point.marked else "")
+    axes.set_xticks(range(len(chart.ticks)), chart.ticks)
