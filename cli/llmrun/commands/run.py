@@ -27,6 +27,16 @@ TemplateFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--chat-template-file", metavar="FILE", help="use this Jinja template, not the model's"),
 ]
+Logprobs = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        "--logprobs",
+        metavar="N",
+        min=0,
+        max=MAX_LOGPROBS,
+        help="with --json: each token's log probability and the N likeliest",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="show notes and the engine's log on stderr")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no notes and no progress, only warnings")]
 
@@ -51,16 +61,7 @@ def run(
     raw: Annotated[bool, typer.Option("--raw", help="continue the text as it is, no chat template")] = False,
     chat_template_file: TemplateFile = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end of the turn")] = False,
-    logprobs: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(
-            "--logprobs",
-            metavar="N",
-            min=0,
-            max=MAX_LOGPROBS,
-            help="with --json: each token's log probability and the N likeliest",
-        ),
-    ] = None,
+    logprobs: Logprobs = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON document with text and figures")] = False,
     stream: Annotated[
         Optional[str],  # noqa: UP045
