@@ -16,17 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrun.app import prefix_cache
 from llmrun.app.prefix_cache import PrefixCache
 from llmrun.app.prefix_disk import DiskPrefixes, layout_settings
 from llmrun.chat.turns import History
 from llmrun.engine.api import Job, PrefillStep, TokenStep
 from llmrun.engine.llama import LlamaEngine
 from llmrun.events import PrefixReport
-from llmrun.prefix import worth
 from llmrun.store.snapshots import SnapshotStore
 
 from tests.support.engines import EXACT, GREEDY, distance, forget, last_logits, open_llama, run_one
+from tests.support.prefixes import keep_everything
 from tests.support.tiny import Arch, write_tiny
 
 KINDS: dict[str, tuple[Arch, bool, float]] = {
@@ -41,17 +40,7 @@ LONGEST = 500
 
 @pytest.fixture(autouse=True)
 def _everything_is_worth_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, value in (
-        (worth, "LEAST_SAVED_S", 0.0),
-        (prefix_cache, "LEAST_SAVED_S", 0.0),
-        (prefix_cache, "SEARCH_S", 0.0),
-        (prefix_cache, "FEWEST_COPIED", 1),
-        (prefix_cache, "FEWEST_TIMED", 1),
-        (prefix_cache, "pays", lambda *_, **__: True),
-        (prefix_cache, "memory_budget", lambda: 1 << 24),
-        (DiskPrefixes, "worth_reading", lambda _self, _snapshot, gained: gained > 0),
-    ):
-        monkeypatch.setattr(module, name, value)
+    keep_everything(monkeypatch)
 
 
 @pytest.fixture(scope="module")

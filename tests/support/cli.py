@@ -116,6 +116,8 @@ class Cli:
             "COLUMNS": "80",
             # two threads that wait for each other crawl when other tests keep the cores busy
             "LLMRUN_THREADS": "1",
+            # tests share a cache folder, but not what their prompts have left there
+            "LLMRUN_PREFIX_CACHE_MIB": "0",
             "LLMRUN_CONFIG_DIR": str(self.config_dir),
             "LLMRUN_DATA_DIR": str(self.data_dir),
             "LLMRUN_CACHE_DIR": str(self.cache),

@@ -116,7 +116,8 @@ class PrefixCache:
         yield from _told(search)
         if common < len(held) // 2:
             self._copy(held)
-        stored = self._read(search, gained=search.way.tokens - (copy.usable if copy else live.tokens))
+        known = copy.usable if copy else live.tokens
+        stored = yield from self._read(search, gained=search.way.tokens - known)
         if stored is not None:
             request.origin = "disk"
             tokens = self._put_back(stored, prompt)
@@ -156,13 +157,14 @@ class PrefixCache:
         if missed.nearest is None or common > missed.common:
             self._request.missed = replace(missed, nearest=tokens, common=common)
 
-    def _read(self, search: Search, gained: int) -> Kept | None:
+    def _read(self, search: Search, gained: int) -> Generator[Notice, None, Kept | None]:
         """Read the snapshot that was found, if it gains enough; None also where it turns out damaged."""
         if self._disk is None or search.best is None or not self._disk.worth_reading(search.best, gained):
             return None
         kept = self._disk.load(search.best)
         if kept is None:
             self._request.missed = replace(self._request.missed, damaged=True)
+            yield from _told(Search(damaged=1))
         elif not self.prefill_s_per_token:
             self.prefill_s_per_token = search.best.prefill_s
         return kept
