@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -18,10 +19,14 @@ from pathlib import Path
 import httpx2
 import huggingface_hub.errors
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure, UsageError
+from llmrun.store.hf_cache import safe_parts
 from llmrun.store.hub import Hub
 from llmrun.store.hub_errors import Asked, TransientFailure, retry_after_s, told_plainly
+from llmrun.store.listing import parse_listing
 from llmrun.store.repo_files import RepoFile
 
 from tests.support.hub import REPO, TOKEN, LoopbackHub
@@ -408,3 +413,49 @@ def test_retry_after_is_read_as_seconds_as_a_date_and_from_the_hubs_own_header()
     assert retry_after_s({"ratelimit": '"api";r=0;t=41'}) == 41
     assert retry_after_s({"ratelimit": '"api";r=9;t=41'}) is None
     assert retry_after_s({}) is None
+
+
+# -- any answer ----------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+ENTRY = st.fixed_dictionaries(
+    {},
+    optional={
+        "rfilename": st.sampled_from(["a.gguf", "../a", "/a", "a\\b", "C:a", "q/b.gguf"]) | JSON,
+        "size": st.integers(-2, 1 << 70) | JSON,
+        "blobId": st.sampled_from(["a" * 40, "A" * 40, "../" + "a" * 37, "ä" * 40]) | JSON,
+        "lfs": st.fixed_dictionaries({}, optional={"sha256": st.just("f" * 64) | JSON, "size": JSON}) | JSON,
+    },
+)
+DOCUMENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "sha": st.just("a" * 40) | JSON,
+        "siblings": st.lists(ENTRY | JSON, max_size=4) | JSON,
+        "id": st.sampled_from([REPO, REPO.upper(), "../../x", "other/repo"]) | JSON,
+        "gated": JSON,
+    },
+)
+
+
+@given(DOCUMENT | JSON)
+def test_any_listing_gives_safe_names_or_is_refused(document: object) -> None:
+    try:
+        listing = parse_listing(document, Asked("http://hub", REPO, "main"))
+    except NetworkFailure:
+        return
+    assert listing.repo.lower() == REPO.lower()
+    for file in listing.files:
+        assert "/".join(safe_parts(file.path)) == file.path
+        assert file.size_bytes >= 0
+        assert re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})?", file.blob_name)
+
+
+@given(st.text(max_size=30) | st.from_regex("[0-9]{1,400}") | st.dates().map(str))
+def test_any_retry_after_is_a_time_or_none(value: str) -> None:
+    found = retry_after_s({"retry-after": value})
+    assert found is None or found >= 0

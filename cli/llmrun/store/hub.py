@@ -129,7 +129,7 @@ class Hub:
                     break
         size = known.get("x-linked-size") or known.get("content-length", "")
         etag = _bare(known.get("x-linked-etag") or known.get("etag", ""))
-        return Source(url, asked, etag, int(size) if size.isascii() and size.isdigit() else None)
+        return Source(url, asked, etag, _count(size))
 
     @contextmanager
     def open(self, source: Source, start: int = 0, stop: int | None = None) -> Iterator[Body]:
@@ -258,14 +258,18 @@ def _chunks(answer: httpx2.Response, asked: Asked) -> Iterator[bytes]:
 def _content_range(answer: httpx2.Response, asked: Asked) -> tuple[int, int | None]:
     """Where the body begins in the file, and the file's size."""
     if answer.status_code != 206:
-        length = answer.headers.get("content-length", "")
-        return 0, int(length) if length.isascii() and length.isdigit() else None
+        return 0, _count(answer.headers.get("content-length", ""))
     unit, _, rest = answer.headers.get("content-range", "").partition(" ")
     span, _, total = rest.partition("/")
-    first = span.partition("-")[0]
-    if unit != "bytes" or not (first.isascii() and first.isdigit()):
+    first = _count(span.partition("-")[0])
+    if unit != "bytes" or first is None:
         raise TransientFailure(f"{asked.endpoint} sent a part without saying which", "try again later")
-    return int(first), int(total) if total.isascii() and total.isdigit() else None
+    return first, _count(total)
+
+
+def _count(digits: str) -> int | None:
+    """A number of bytes in a header; None where it is none."""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
 def _json(answer: httpx2.Response, asked: Asked) -> object:

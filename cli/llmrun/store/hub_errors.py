@@ -127,7 +127,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Seconds the server asks to wait: `Retry-After` as a number or a date, else the Hub's `RateLimit`."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
-        return float(min(int(value), 86400))
+        return min(float(value), 86400.0)
     if value:
         from email.utils import parsedate_to_datetime
 
