@@ -6,11 +6,11 @@ from llmrun.config.schema import SETTINGS
 
 from tests.support.cli import Cli
 
-NO_THREADS = {"LLMRUN_THREADS": ""}
+NOTHING_SET = {"LLMRUN_THREADS": "", "LLMRUN_PREFIX_CACHE_MIB": ""}
 
 
 def test_every_row_has_a_value_and_a_source(cli: Cli) -> None:
-    ended = cli.here("config", "show", env=NO_THREADS)
+    ended = cli.here("config", "show", env=NOTHING_SET)
     assert (ended.status, ended.err) == (0, "")
     rows = [line.split() for line in ended.text.splitlines()]
     assert [row[0] for row in rows] == [setting.name for setting in SETTINGS]
