@@ -13,6 +13,7 @@ import typer
 
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, PresentDevice, budget_of
 from llmrun.commands.options import takes_settings
+from llmrun.commands.pull_missing import PullFlag
 from llmrun.commands.run import Profile, Quiet, TemplateFile, Verbose
 from llmrun.errors import Interrupted, UsageError
 
@@ -46,6 +47,7 @@ def chat(
     device: PresentDevice = None,
     reserve: PlanReserve = DEFAULT_RESERVE,
     force: Force = False,
+    pull: PullFlag = False,
     profile: Profile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -61,6 +63,7 @@ def chat(
     from llmrun.app.settings import SettingSources
     from llmrun.commands.process import log_to_stderr
     from llmrun.commands.prompt import read_stdin, system_text
+    from llmrun.commands.pull_missing import ensure_here
     from llmrun.commands.sessions import SessionChoice, export_session, print_sessions, session_store
     from llmrun.ui.streams import Streams
 
@@ -77,6 +80,8 @@ def chat(
     budget = budget_of(device, reserve, force=force)
     request = OpenRequest(model, sources, chat_template_file, budget=budget, keeps_prefixes=not no_save)
     piped = read_stdin(sys.stdin)
+    if model or not (continue_ or session):  # else the session names the model
+        ensure_here(request, pull=pull, quiet=quiet)
     choice = SessionChoice(continue_, session, not no_save)
     if piped is not None:
         _answer_once(request, store, streams, choice, piped, quiet=quiet, verbose=verbose)

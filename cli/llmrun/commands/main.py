@@ -13,6 +13,7 @@ from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.doctor import doctor
 from llmrun.commands.estimate import estimate
+from llmrun.commands.pull import pull
 from llmrun.commands.run import run
 from llmrun.commands.show import show
 from llmrun.commands.vram import vram
@@ -45,6 +46,7 @@ def root(
 
 app.command()(run)
 app.command()(chat)
+app.command()(pull)
 app.command()(show)
 app.command()(vram)
 app.command()(bench)

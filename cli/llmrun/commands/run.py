@@ -11,6 +11,7 @@ import typer
 
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, PresentDevice, budget_of
 from llmrun.commands.options import takes_settings
+from llmrun.commands.pull_missing import PullFlag
 from llmrun.errors import Interrupted, UsageError
 
 STREAM_FORMATS = ("json",)
@@ -76,6 +77,7 @@ def run(
     device: PresentDevice = None,
     reserve: PlanReserve = DEFAULT_RESERVE,
     force: Force = False,
+    pull: PullFlag = False,
     profile: Profile = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -92,6 +94,7 @@ def run(
     from llmrun.app.settings import SettingSources
     from llmrun.app.worker import SigintStops, Stop
     from llmrun.commands.prompt import gather_prompt, system_text
+    from llmrun.commands.pull_missing import ensure_here
     from llmrun.commands.views import make_view, show_events
     from llmrun.metrics.clock import process_clock
 
@@ -107,6 +110,8 @@ def run(
     opening = OpenRequest(
         model, sources, chat_template_file, not raw, budget_of(device, reserve, force=force)
     )
+    if ensure_here(opening, pull=pull, quiet=quiet):
+        clock = process_clock()
     request = RunRequest(opening, text, raw, ignore_eos, logprobs)
     stop = Stop()
     with SigintStops(stop):

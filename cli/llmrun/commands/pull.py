@@ -1,0 +1,128 @@
+"""`llmrun pull`: fetch a model from the Hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmrun.commands.memory_options import DEFAULT_RESERVE, Device, Reserve, memory_of
+from llmrun.commands.options import takes_settings
+from llmrun.config.schema import SETTINGS
+from llmrun.errors import Interrupted, LlmrunError, UsageError
+
+if TYPE_CHECKING:
+    from llmrun.app.pull import Pull
+    from llmrun.download_report import DownloadEvent
+    from llmrun.pull_report import Pulled
+    from llmrun.store.repo_files import RepoFile
+    from llmrun.store.variants import Variant
+    from llmrun.ui.streams import Streams
+
+_OF_CONTEXT = {"n_ctx", "type_k", "type_v"}
+_WITHOUT = [setting.name for setting in SETTINGS if setting.name not in _OF_CONTEXT]
+
+
+@takes_settings(without=_WITHOUT)
+def pull(
+    *,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="user/repo[:QUANT], or a catalogue name")],
+    quant: Annotated[str, typer.Option("--quant", metavar="NAME", help="the quantization to fetch")] = "",
+    list_only: Annotated[
+        bool, typer.Option("--list", help="show what there is and what fits; fetch nothing")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="ask nothing: take the one that suits this machine best")
+    ] = False,
+    revision: Annotated[
+        str, typer.Option("--revision", metavar="NAME", help="branch, tag or commit", show_default=True)
+    ] = "main",
+    device: Device = None,
+    reserve: Reserve = DEFAULT_RESERVE,
+    json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="no progress and no notes")] = False,
+    flags: dict[str, object],
+) -> None:
+    """Fetch a model from the Hub into the Hugging Face cache, which other programs share.
+
+    Without a quantization a table shows what each weighs and whether it fits; off a terminal the marked
+    one is taken. A broken download goes on where it was when the command is run again; a file counts only
+    once its digest is the one the Hub tells.
+    """
+    from llmrun.app.pull import PullRequest, begin_pull
+    from llmrun.app.settings import SettingSources
+    from llmrun.documents import dump
+    from llmrun.library_documents import offers_document, pull_document
+    from llmrun.pull_report import Pulled
+    from llmrun.ui.pull_view import print_offers, print_pulled
+    from llmrun.ui.streams import Streams
+
+    streams, memory = Streams.of_process(), memory_of(device, reserve)
+    begun = begin_pull(PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory))
+    if list_only:
+        if isinstance(begun, Pulled):
+            raise UsageError(f"{model} comes in a Python package", "llmrun show tells what it is")
+        offers, _ = begun.offers()
+        if json:
+            streams.write_text(dump(offers_document(offers)))
+        else:
+            print_offers(streams, offers)
+        return
+    if not isinstance(begun, Pulled):
+        begun = fetch_shown(begun.fetch(_choose(begun, streams, ask=not yes)), streams, quiet=quiet)
+    if json:
+        streams.write_text(dump(pull_document(begun)))
+    elif not quiet:
+        print_pulled(streams, begun)
+
+
+def fetch_shown(events: Generator[DownloadEvent, None, Pulled], streams: Streams, *, quiet: bool) -> Pulled:
+    """Run a download and show it. Raises what the download raises, `Interrupted` at Ctrl-C."""
+    from llmrun.ui.download_view import DownloadView
+
+    view = DownloadView(streams, quiet=quiet)
+    with closing(events):
+        try:
+            while True:
+                view.take(next(events))
+        except StopIteration as end:
+            pulled: Pulled = end.value
+            return pulled
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; what has come is kept", "the same command goes on where it stopped"
+            ) from None
+        finally:
+            view.close()
+
+
+def _choose(begun: Pull, streams: Streams, *, ask: bool) -> Variant[RepoFile]:
+    """What was named, what the user takes from the table, or what is marked.
+
+    Raises:
+        DoesNotFit: nobody can be asked, and none fits.
+        Interrupted: the user leaves.
+    """
+    from llmrun.app.pull import marked
+    from llmrun.ui.ask import can_ask
+    from llmrun.ui.pull_view import ask_which
+
+    if begun.tag:
+        return begun.named(begun.tag)
+    offers, variants = begun.offers()
+    if not ask or not can_ask(streams):
+        return variants[marked(offers)]
+
+    def find(name: str) -> int | str:
+        try:
+            return variants.index(begun.named(name))
+        except LlmrunError as error:
+            return f"{error.message}: {error.hint}"
+
+    index = ask_which(streams, offers, find)
+    if index is None:
+        raise Interrupted("nothing was fetched")
+    return variants[index]
