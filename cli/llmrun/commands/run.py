@@ -38,6 +38,10 @@ Logprobs = Annotated[
         help="with --json: each token's log probability and the N likeliest",
     ),
 ]
+Lines = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--stream", metavar="json", help="one JSON object a line, as things happen"),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="show notes and the engine's log on stderr")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no notes and no progress, only warnings")]
 
@@ -64,10 +68,7 @@ def run(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end of the turn")] = False,
     logprobs: Logprobs = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON document with text and figures")] = False,
-    stream: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--stream", metavar="json", help="one JSON object a line, as things happen"),
-    ] = None,
+    stream: Lines = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="show the answer at once; changes the display only")
     ] = False,
