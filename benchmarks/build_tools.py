@@ -2,8 +2,8 @@
 
     python -m benchmarks.build_tools [TOOL...]
 
-Default tools: llama-bench and llama-completion; any other target of llama.cpp works too (llama-server,
-llama-batched-bench, ...). Sources and flags are those of scripts/build_engine.py: the llama.cpp tree inside
+Default tools: llama-bench, llama-batched-bench and llama-completion; any other target of llama.cpp works too
+(llama-server, ...). Sources and flags are those of scripts/build_engine.py: the llama.cpp tree inside
 the pinned source distribution, with the engine's flags. Everything stays in the engine's build cache
 in the cache folder of llmrun; nothing is installed into the project's environment. The
 first build takes about 3 minutes on 2 cores, a further tool much less.
@@ -32,7 +32,7 @@ from pathlib import Path
 from benchmarks.machine import ENGINE, CannotRun, engine_library, library_environment, say
 from scripts import build_engine
 
-DEFAULT_TOOLS = ("llama-bench", "llama-completion")
+DEFAULT_TOOLS = ("llama-bench", "llama-batched-bench", "llama-completion")
 TOOL_FLAGS = (
     *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF"),
     *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"),
