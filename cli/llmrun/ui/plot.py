@@ -63,7 +63,8 @@ def _draw(axes: Any, chart: Chart) -> None:
     draw = _bars if chart.ticks else _lines
     draw(axes, chart)
     marked = any(point.marked for series in chart.series for point in series.points)
-    note = "\nhollow or hatched: something may have disturbed the figure" if marked else ""
+    look = "hatched" if chart.ticks else "hollow"
+    note = f"\n{look}: something may have disturbed the figure" if marked else ""
     axes.set(title=chart.title, xlabel=f"{chart.x_label}{note}".strip(), ylabel=chart.y_label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
