@@ -105,7 +105,6 @@ def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
     path, engine = engines[name]
     tolerance = KINDS[name][2]
     cold = open_llama(path, **EXACT, n_ctx=768, n_ubatch=16)
-    origins: set[str] = set()
 
     @settings(max_examples=12, deadline=None, database=None)
     @given(
@@ -128,18 +127,12 @@ def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
             told = (report.memory_tokens, report.checkpoint_tokens, report.disk_tokens)
             assert sum(told) == reused < len(prompt)
             assert bool(report.miss_reason) == (reused == 0)
-            origins.update(
-                o for o, count in zip(("memory", "checkpoint", "disk"), told, strict=True) if count
-            )
             forget(cold)
             assert distance(logits, run_one(cold, prompt).logits) < tolerance
             assert list(cache.keep(len(prompt), 1.0, History() if converses else None)) == []
 
     law()
     cold.close()
-    assert origins >= {"memory", "disk"}
-    assert ("checkpoint" in origins) or name not in ("recurrent", "hybrid")
-    assert "checkpoint" not in origins or name != "full"
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import cli  # noqa: F401
+from tests.support.prefixes import caching  # noqa: F401
 from tests.support.puppet import write_puppet
 
 

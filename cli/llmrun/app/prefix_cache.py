@@ -77,6 +77,7 @@ class PrefixCache:
         self._seq = seq
         self._enabled = enabled
         self._spent_s = 0.0  # time of the requests since the last snapshot
+        self._told_foreign = False
         self._checkpoints: list[Checkpoint[State]] = []
         self._held: list[int] = []  # what the sequence held when the checkpoints were last looked at
         self._request = _Request(Missed((), 0))
@@ -113,7 +114,7 @@ class PrefixCache:
             return ()
         copy = self._best_copy(prompt, live.tokens)
         search = self._search_disk(prompt, copy.usable if copy else live.tokens)
-        yield from _told(search)
+        yield from self._told(search)
         if common < len(held) // 2:
             self._copy(held)
         known = copy.usable if copy else live.tokens
@@ -151,6 +152,16 @@ class PrefixCache:
         self._request.missed = replace(missed, other_settings=search.other_settings, damaged=damaged)
         return search
 
+    def _told(self, search: Search) -> Iterator[Notice]:
+        """What the user should know of the files that were searched, foreign ones once."""
+        if search.damaged:
+            yield Notice("warning", f"stored prefixes were damaged and have been removed: {search.damaged}")
+        if search.foreign and not self._told_foreign:
+            self._told_foreign = True
+            yield Notice("warning", f"files that are no prefixes of this model are ignored: {search.foreign}")
+        if search.other_settings:
+            yield Notice("info", f"a stored prefix does not fit: {search.other_settings}")
+
     def _nearer(self, tokens: Sequence[int], common: int) -> None:
         """Compare the prompt with this sequence, if it shares more with it than the one before."""
         missed = self._request.missed
@@ -164,7 +175,7 @@ class PrefixCache:
         kept = self._disk.load(search.best)
         if kept is None:
             self._request.missed = replace(self._request.missed, damaged=True)
-            yield from _told(Search(damaged=1))
+            yield from self._told(Search(damaged=1))
         elif not self.prefill_s_per_token:
             self.prefill_s_per_token = search.best.prefill_s
         return kept
@@ -264,7 +275,8 @@ class PrefixCache:
         self._spent_s += spent_s
         held, kind = self._validated(), self._engine.facts.memory
         wanted = held if history else held[:n_prompt]
-        if self._disk is None or len(wanted) * self.prefill_s_per_token < LEAST_SAVED_S:
+        most_s = len(wanted) * self.prefill_s_per_token
+        if self._disk is None or not wanted or most_s < LEAST_SAVED_S:
             return
         stored = self._disk.search([*wanted, NO_TOKEN], kind).way.tokens
         saved_s = (len(wanted) - stored) * self.prefill_s_per_token
@@ -281,18 +293,6 @@ class PrefixCache:
         """Histories kept on disk, the last used first."""
         texts = self._disk.histories() if self._disk is not None else ()
         yield from map(load_history, texts)
-
-
-def _told(search: Search) -> Iterator[Notice]:
-    """What the user should know about the files that were searched."""
-    if search.damaged:
-        yield Notice("warning", f"stored prefixes were damaged and have been removed: {search.damaged}")
-    if search.foreign:
-        yield Notice(
-            "warning", f"files among the stored prefixes that are none are ignored: {search.foreign}"
-        )
-    if search.other_settings:
-        yield Notice("info", f"a stored prefix does not fit: {search.other_settings}")
 
 
 def memory_budget() -> int:

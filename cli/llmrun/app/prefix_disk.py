@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from llmrun.app.host_memory import host_memory
 from llmrun.app.loading import Opened
 from llmrun.config.views import ContextSettings
 from llmrun.engine.api import EngineFacts, State
@@ -135,8 +136,9 @@ class DiskPrefixes:
         return Kept(tuple(snapshot.tokens), State(whole, snapshot.places[0].pos_min), checkpoints)
 
     def cost(self, size_bytes: int) -> Cost | None:
-        """What it costs to keep so many bytes; None where they are too many for the folder."""
-        if size_bytes * LARGEST_SHARE > self._store.limit():
+        """What it costs to keep so many bytes; None where they are too many for the folder, or for memory."""
+        free_bytes = host_memory().free_bytes  # the copy that is written passes through main memory
+        if size_bytes * LARGEST_SHARE > self._store.limit() or size_bytes > free_bytes // 2:
             return None
         try:
             unknown = unknown_bytes(self._parts, self._store.folder)
