@@ -1,11 +1,15 @@
-"""The JSON contracts of models on the Hub and here as pure functions: `llmrun.offers/1`, `llmrun.pull/1`."""
+"""The JSON contracts of models here and on the Hub as pure functions: `llmrun.list/1`, `llmrun.offers/1`,
+`llmrun.pull/1`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 
+from llmrun.library_report import KeptModel, Library
 from llmrun.pull_report import Offers, Pulled
 
+LIST_SCHEMA = "llmrun.list/1"
 OFFERS_SCHEMA = "llmrun.offers/1"
 PULL_SCHEMA = "llmrun.pull/1"
 
@@ -55,4 +59,33 @@ def pull_document(pulled: Pulled) -> dict[str, object]:
         "files": [
             {**asdict(file), "file": str(file.file), "sha256": file.sha256 or None} for file in pulled.files
         ],
+    }
+
+
+def list_document(library: Library) -> dict[str, object]:
+    """The `llmrun.list/1` document."""
+    return {
+        "schema": LIST_SCHEMA,
+        "hub_cache": str(library.hub_cache),
+        "size_bytes": library.size_bytes,
+        "models": [_kept(model) for model in library.models],
+    }
+
+
+def _kept(model: KeptModel) -> dict[str, object]:
+    return {
+        "name": model.name or None,
+        "quant": model.quant,
+        "size_bytes": model.size_bytes,
+        "complete": model.complete,
+        "total_bytes": model.size_bytes if model.complete else model.total_bytes,
+        "kind": model.kind or "model",
+        "arch": model.arch or None,
+        "source": model.source,
+        "repo": model.repo or None,
+        "package": model.origin or None,
+        "paths": [str(path) for path in model.paths],
+        "used": datetime.fromtimestamp(model.used_s, UTC)
+        .isoformat(timespec="seconds")
+        .replace("+00:00", "Z"),
     }

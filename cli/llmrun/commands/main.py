@@ -13,6 +13,7 @@ from llmrun.commands.chat import chat
 from llmrun.commands.config import config_app
 from llmrun.commands.doctor import doctor
 from llmrun.commands.estimate import estimate
+from llmrun.commands.library import list_models, rm
 from llmrun.commands.pull import pull
 from llmrun.commands.run import run
 from llmrun.commands.show import show
@@ -47,7 +48,9 @@ def root(
 app.command()(run)
 app.command()(chat)
 app.command()(pull)
+app.command("list")(list_models)
 app.command()(show)
+app.command()(rm)
 app.command()(vram)
 app.command()(bench)
 app.command()(estimate)

@@ -10,6 +10,7 @@ tensors) is left to it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmrun.errors import NotAModel
@@ -113,10 +114,18 @@ def _refuse(
     return NotAModel(what, hint)
 
 
+def other_kind(metadata: Mapping[str, object]) -> str | None:
+    """What a file of this metadata is where it is no model that generates text; None where it may be one."""
+    kind, arch = metadata.get("general.type"), metadata.get("general.architecture")
+    if isinstance(kind, str) and kind in _OTHER_TYPES:
+        return _OTHER_TYPES[kind]
+    return _NOT_GENERATIVE.get(arch) if isinstance(arch, str) else None
+
+
 def _check_kind(name: str, header: GgufHeader) -> None:
     arch = header.arch
     general_type = header.text("general.type") or "model"
-    other = _OTHER_TYPES.get(general_type) or _NOT_GENERATIVE.get(arch)
+    other = other_kind(header.metadata)
     if other is not None:
         label = general_type if general_type in _OTHER_TYPES else arch
         raise _refuse(

@@ -1,0 +1,78 @@
+"""Models on this machine as lines on stdout: aligned on a terminal, parted by tabs in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from shutil import get_terminal_size
+
+from llmrun.library_report import Freed, KeptModel, Library, Removal
+from llmrun.ui.notes import aligned
+from llmrun.ui.streams import Streams
+from llmrun.ui.visible import one_line
+from llmrun.units import format_bytes
+
+_WIDE, _MIDDLE = 110, 76
+_HEAD = ("name", "quant", "size", "last used", "kind", "where")
+
+
+def print_library(streams: Streams, library: Library) -> None:
+    """A model a line; nothing but a word on stderr where there is none."""
+    if not library.models:
+        streams.err.write("there is no model here yet: llmrun pull MODEL fetches one\n")
+        streams.err.flush()
+        return
+    rows = [_row(model) for model in library.models]
+    if not streams.out_is_terminal:
+        streams.write_text("".join("\t".join(row) + "\n" for row in rows))
+        return
+    columns = get_terminal_size().columns
+    lines = _lines(rows, columns)
+    lines += ["", f"{format_bytes(library.size_bytes)} in all; Hub cache: {one_line(str(library.hub_cache))}"]
+    streams.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _lines(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
+    """As many columns as there is room for; where names alone fill the line, figures go below them."""
+    for shown in ((0, 1, 2, 3, 4, 5), (0, 2, 3, 4), (0, 2, 3)):
+        lines = aligned([[row[i] for i in shown] for row in (_HEAD, *rows)])
+        if max(map(len, lines)) < columns:
+            return lines
+    figures = aligned([["", *row[1:4]] for row in rows])
+    return [line for row, below in zip(rows, figures, strict=True) for line in (row[0], below)]
+
+
+def _row(model: KeptModel) -> tuple[str, ...]:
+    name = one_line(model.name) or f"({one_line(model.repo)})"
+    kind = one_line(
+        " ".join(filter(None, (model.kind, f"({model.arch})" if model.kind and model.arch else "")))
+    )
+    date = datetime.fromtimestamp(model.used_s).astimezone().strftime("%Y-%m-%d")
+    where = f"package {model.origin}" if model.source == "package" else "Hub cache"
+    return name, one_line(model.quant), _size(model), date, kind or one_line(model.arch), where
+
+
+def _size(model: KeptModel) -> str:
+    size = format_bytes(model.size_bytes)
+    if model.complete:
+        return size
+    return (
+        f"{size} of {format_bytes(model.total_bytes)}, partial" if model.total_bytes else f"{size}, partial"
+    )
+
+
+def removal_text(removals: Sequence[Removal]) -> str:
+    """What is about to go, a line a name, to ask about."""
+    lines = []
+    for removal in removals:
+        what = f" ({', '.join(map(one_line, removal.titles))})" if removal.titles else ""
+        lines.append(f"{one_line(removal.name)}{what}: {format_bytes(removal.size_bytes)}\n")
+    return "".join(lines)
+
+
+def print_freed(streams: Streams, freed: Freed) -> None:
+    """What is free now, and what is not and why."""
+    line = f"{one_line(freed.name)}: {format_bytes(freed.freed_bytes)} freed"
+    if freed.shared_bytes:
+        line += f"; {format_bytes(freed.shared_bytes)} stay, since another entry needs them"
+    streams.write_text(f"{line}\n")
