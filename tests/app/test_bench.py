@@ -206,7 +206,7 @@ def test_a_busy_machine_marks_the_record(machine: Machine) -> None:
     machine.others_s = 0.5
     found = only(machine.run(n_gen=(0,)))
     assert found.flags == ("busy",)
-    assert found.quiet.others_cores == pytest.approx(0.5)
+    assert found.quiet.others_cores == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_wide_spread_marks_the_record(machine: Machine) -> None:

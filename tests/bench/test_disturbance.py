@@ -17,9 +17,14 @@ def between(**after: float) -> Disturbance:
 
 
 def test_what_others_used_is_all_less_our_own() -> None:
-    found = between(all_s=5.0, own_s=4.0)
-    assert found.others_cores == 0.5
+    found = between(all_s=5.02, own_s=4.0)
+    assert found.others_cores == pytest.approx(0.5)
     assert found.flags == ("busy",)
+
+
+def test_a_tick_of_the_clock_is_no_neighbour() -> None:
+    found = disturbance(Usage(0.0, 2, 0.0), Usage(0.05, 2, 0.02, stolen_s=0.01))
+    assert (found.others_cores, found.steal_share, found.flags) == (0, 0, ())
 
 
 def test_a_quiet_machine_has_no_flags() -> None:
@@ -27,7 +32,7 @@ def test_a_quiet_machine_has_no_flags() -> None:
 
 
 def test_stolen_time_counts_as_busy_and_by_itself() -> None:
-    found = between(all_s=0.4, stolen_s=0.4)
+    found = between(all_s=0.42, stolen_s=0.42)
     assert found.steal_share == pytest.approx(0.05)
     assert found.flags == ("busy", "steal")
 

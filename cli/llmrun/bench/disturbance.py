@@ -14,6 +14,8 @@ from typing import Literal
 
 Flag = Literal["busy", "steal", "run_queue", "throttled", "spread"]
 
+CLOCK_TICK_S = 0.01
+"""The step in which the kernel counts processor time (USER_HZ is 100)."""
 BUSY_CORES = 0.1
 """Others' use, in cores, from which a figure is marked."""
 STEAL_SHARE = 0.01
@@ -71,8 +73,13 @@ def disturbance(before: Usage, after: Usage) -> Disturbance:
     others = steal = waiting = None
     if before.all_s is not None and after.all_s is not None:
         others_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
-        others = max(0.0, others_s / took_s)
-        steal = max(0.0, (after.stolen_s - before.stolen_s) / took_s / after.cpus)
+        others = _rate(others_s, took_s)
+        steal = _rate(after.stolen_s - before.stolen_s, took_s) / after.cpus
     if before.waiting_s is not None and after.waiting_s is not None:
         waiting = min(1.0, max(0.0, (after.waiting_s - before.waiting_s) / took_s))
     return Disturbance(others, steal, waiting, after.throttled > before.throttled)
+
+
+def _rate(used_s: float, took_s: float) -> float:
+    """Cores; what two ticks may be wrong by is not held against anybody."""
+    return max(0.0, used_s - 2 * CLOCK_TICK_S) / took_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,10 @@ from llmrun.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from rich.table import Table as RichTable
 
 _MOST_BARS = 24
+_GAP = 3
 _ALWAYS = ("test", "t/s")
 _SPEAKING = ("model", "size", "backend")
 
@@ -171,23 +173,16 @@ class BenchBar:
 
 def print_report(streams: Streams, report: BenchReport, cells: Table, pictures: tuple[Chart, ...]) -> None:
     """The table, charts and what follows from them, for a person."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
     page = Page(streams)
     shared, cells = _shared_columns(cells, page.width)
     if shared:
         page.line(shared)
-    grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
-    for name, width in zip(cells.names, cells.widths, strict=True):
-        grid.add_column(name, justify="left" if width < 0 else "right", no_wrap=True)
-    if any(cells.marks):
-        grid.add_column("", style="yellow")
-    for row, marks in zip(cells.rows, cells.marks, strict=True):
-        texts = [Text(one_line(cell)) for cell in row]
-        grid.add_row(*texts, *([Text(" ".join(marks))] if any(cells.marks) else []))
-    page.table(grid)
+    if _width(cells) <= page.width:
+        page.table(_grid(cells))
+    else:
+        for line in _listed(cells):
+            page.line(line)
+        page.line()
     for chart in pictures:
         if sum(len(series.points) for series in chart.series) > _MOST_BARS:
             continue
@@ -199,15 +194,44 @@ def print_report(streams: Streams, report: BenchReport, cells: Table, pictures: 
     page.flush()
 
 
+def _grid(cells: Table) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
+    for name, width in zip(cells.names, cells.widths, strict=True):
+        grid.add_column(name, justify="left" if width < 0 else "right", no_wrap=True)
+    marked = any(cells.marks)
+    if marked:
+        grid.add_column("", style="yellow")
+    for row, marks in zip(cells.rows, cells.marks, strict=True):
+        texts = [Text(one_line(cell)) for cell in row]
+        grid.add_row(*texts, *([Text(" ".join(marks))] if marked else []))
+    return grid
+
+
+def _listed(cells: Table) -> Iterator[str]:
+    """A paragraph a row, where a table would cut its cells short."""
+    for row, marks in zip(cells.rows, cells.marks, strict=True):
+        named = dict(zip(cells.names, map(one_line, row), strict=True))
+        parts = [f"{named.pop('test')}: {named.pop('t/s')} tok/s"]
+        parts += [f"{name} {cell}" for name, cell in named.items() if cell]
+        yield ", ".join(parts) + (f" [{', '.join(marks)}]" if marks else "")
+
+
+def _width(cells: Table) -> int:
+    """Columns of a terminal that a table takes; marks take one word, since they may be broken."""
+    widest = [max(map(len, column)) for column in zip(cells.names, *cells.rows, strict=True)]
+    words = [len(mark) for marks in cells.marks for mark in marks]
+    return sum(widest) + _GAP * len(widest) + (max(words) + _GAP if words else 0)
+
+
 def _shared_columns(cells: Table, columns: int) -> tuple[str, Table]:
     """Where the table is too wide, what is the same in every row as a line above it, and the rest."""
-    width = sum(
-        max(len(name), *(len(row[i]) for row in cells.rows)) + 2 for i, name in enumerate(cells.names)
-    )
-    width += max((len(" ".join(marks)) for marks in cells.marks), default=0)
     same = [i for i in range(len(cells.names)) if len({row[i] for row in cells.rows}) == 1]
     same = [i for i in same if cells.names[i] not in _ALWAYS]
-    if width <= columns or not same:
+    if not same or _width(cells) <= columns:
         return "", cells
     shown = [i for i in range(len(cells.names)) if i not in same]
     line = ", ".join(
@@ -223,12 +247,12 @@ def _shared_columns(cells: Table, columns: int) -> tuple[str, Table]:
 def print_comparison(streams: Streams, comparison: Comparison) -> None:
     """Ratios with their intervals, for a person."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
+    from rich.table import Table as Grid
     from rich.text import Text
 
     page = Page(streams)
     first, second = one_line(comparison.first), one_line(comparison.second)
-    grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("test", first, second, "ratio", f"{comparison.confidence:.0%} interval", ""):
         grid.add_column(Text(name), justify="left" if name in ("test", "") else "right")
     for row in comparison.rows:
