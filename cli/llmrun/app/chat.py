@@ -145,8 +145,11 @@ class Chat:
         return logged(self._answer(self.session.turns[-1].user, regen=True), self._request.sources.env)
 
     def _answer(self, text: str, *, regen: bool) -> Generator[Event, None, None]:
-        turns = self.session.turns[:-1] if regen else self.session.turns
-        for event in self._turns.answer(_ask(self.session.system, turns, text)):
+        turns = self.session.turns
+        window = Window(turns[-1].left_out, turns[-1].summary) if turns else Window()
+        for event in self._turns.answer(
+            _ask(self.session.system, turns[:-1] if regen else turns, text, window)
+        ):
             if isinstance(event, Finished):  # kept before anybody sees that it is complete
                 yield from self._keep(text, event.completion, regen=regen)
             yield event
@@ -231,13 +234,13 @@ class Chat:
         self.session.close()
 
 
-def _ask(system: str, turns: tuple[Turn, ...], text: str) -> Ask:
-    """The conversation with its newest message; it goes on leaving out what its last turn did."""
+def _ask(system: str, turns: tuple[Turn, ...], text: str, window: Window) -> Ask:
+    """The conversation with its newest message; it goes on with the window of the turn before, or of the one
+    that is answered again."""
     exchanges = tuple(
         (Message("user", turn.user), Message("assistant", turn.answer, turn.reasoning, turn.interrupted))
         for turn in turns
     )
-    window = Window(turns[-1].left_out, turns[-1].summary) if turns else Window()
     return Ask(Conversation(system, exchanges, Message("user", text)), window)
 
 

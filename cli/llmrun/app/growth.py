@@ -35,6 +35,10 @@ class Growth:
     budget: Budget
     devices: Callable[[], Sequence[DeviceInfo]] | None = None
 
+    def may_grow(self, facts: EngineFacts) -> bool:
+        """Whether the model was trained for more than the context holds."""
+        return facts.n_ctx_seq < facts.n_ctx_train
+
     def size_for(self, needed: int, facts: EngineFacts) -> int | None:
         """Cells to grow to, so that a sequence can hold `needed` tokens; None where it cannot grow.
 
@@ -42,7 +46,7 @@ class Growth:
         no less than `needed` unless the trained length is.
         """
         now, trained = facts.n_ctx_seq, facts.n_ctx_train
-        if needed <= now or now >= trained:
+        if needed <= now or not self.may_grow(facts):
             return None
         least = min(_rounded(needed), trained)
         most = min(max(2 * now, least), trained)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from llmrun.app.prompts import ANSWER_ROOM
 from llmrun.chat.messages import Message
-from llmrun.chat.overflow import Conversation, Room, Window, left_out_to_fit
+from llmrun.chat.overflow import Conversation, Room, Window, left_out_to_fit, widened
 from llmrun.config.views import OutputSettings
 from llmrun.events import Event, Notice
 from llmrun.units import format_count
@@ -34,14 +34,17 @@ def make_room(
 ) -> Generator[Event, None, Window]:
     """The window that lets prompt and answer fit into `capacity` tokens, by the policy of `settings`.
 
-    Says what was left out. A prompt may come out too long all the same, where its system text and newest
-    message alone are.
+    Says what was left out, and what came back since the context is larger. A prompt may come out too long all
+    the same, where its system text and newest message alone are, and where the policy is to stop.
     """
-    if settings.overflow == "stop" or window.left_out >= len(conversation.exchanges):
-        return window
+    if settings.overflow == "stop":
+        return Window()
     room = Room(capacity, answer_room(settings, capacity), int(capacity * settings.overflow_headroom))
+    before, window = window, widened(conversation, window, room, count)
     left_out = left_out_to_fit(conversation, window, room, count)
     if left_out == window.left_out:
+        if left_out < before.left_out:
+            yield Notice("info", _told_back(left_out, capacity))
         return window
     summary = ""
     if settings.overflow == "summarize":
@@ -77,6 +80,11 @@ def _told(left_out: int, capacity: int, summary: str, settings: OutputSettings) 
         return f"{what}: in place of its first {_messages(left_out)} the model reads: {summary}"
     failed = "no summary came of it; " if settings.overflow == "summarize" else ""
     return f"{what}: {failed}its first {_messages(left_out)} are left out"
+
+
+def _told_back(left_out: int, capacity: int) -> str:
+    rest = f"all but its first {_messages(left_out)}" if left_out else "all"
+    return f"the context of {format_count(capacity)} tokens has room for {rest} of the conversation again"
 
 
 def _messages(exchanges: int) -> str:

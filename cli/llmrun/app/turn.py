@@ -197,7 +197,9 @@ class Turns:
             prepared, window = prompter.raw(ask.raw or ""), ask.window
             yield from self._grow(len(prepared.tokens))
         else:
-            yield from self._grow(prompter.count(ask.conversation.messages(ask.window)))
+            may_grow = self._opened.growth and self._opened.growth.may_grow(self._engine.facts)
+            wanted = Window() if may_grow else ask.window  # what was left out comes back in a larger context
+            yield from self._grow(prompter.count(ask.conversation.messages(wanted)))
             capacity = self._engine.facts.n_ctx_seq
             window = yield from make_room(
                 ask.conversation, ask.window, self._settings.output, capacity, prompter.count, self._summarize
@@ -215,7 +217,7 @@ class Turns:
     def _grow(self, n_tokens: int) -> Iterator[Notice]:
         """Let the context grow, where it may, to hold so many tokens and an answer; tells if it has grown."""
         before = self._engine.facts.n_ctx_seq
-        answer = self._settings.output.max_tokens or ANSWER_ROOM
+        answer = min(self._settings.output.max_tokens or ANSWER_ROOM, ANSWER_ROOM)  # a longer one grows it
         growth = self._opened.growth
         size = growth.size_for(n_tokens + answer, self._engine.facts) if growth else None
         if size is not None and self._engine.resize(size):

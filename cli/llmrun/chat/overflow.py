@@ -9,8 +9,9 @@ rest has to be computed again. A policy that leaves out just enough does that on
 that frees some headroom does it once in many turns. The rule: as few as needed to free the headroom too,
 or, where not even all of them free it, as few as needed to fit.
 
-The place where the kept part begins is a `Window`. It moves forward only, is remembered with each turn, and
-goes back with it when the turn is undone. The prompt is that of a fresh conversation of the kept messages.
+The place where the kept part begins is a `Window`. It is remembered with each turn and goes back with it when
+the turn is undone. While the context stays as it is the window moves forward only; in a larger one, messages
+come back. The prompt is that of a fresh conversation of the kept messages.
 """
 
 from __future__ import annotations
@@ -69,6 +70,30 @@ class Room:
     capacity: int
     answer: int
     headroom: int = 0
+
+
+def widened(
+    conversation: Conversation, window: Window, room: Room, count: Callable[[Sequence[Message]], int]
+) -> Window:
+    """`window` with the exchanges back that there is room for besides the headroom; most often as it is.
+
+    It was made by the same rule and a conversation only becomes longer, so that nothing comes back before
+    there is more room, and nothing goes to and fro. What a summary stands for comes back as a whole.
+    """
+    if not window.left_out:
+        return window
+    most = room.capacity - room.answer - room.headroom
+
+    def fits(left_out: int) -> bool:
+        return count(conversation.messages(Window(left_out))) <= most
+
+    if window.summary:
+        return Window() if fits(0) else window
+    left_out = min(window.left_out, len(conversation.exchanges))
+    if left_out == 0 or not fits(left_out - 1):
+        return Window(left_out)
+    found = _first(0, left_out - 1, fits)
+    return Window(left_out if found is None else found)
 
 
 def left_out_to_fit(
