@@ -185,7 +185,7 @@ def test_on_a_terminal_a_table_charts_and_a_verdict(cli: Cli, model: Path) -> No
         assert terminal.ended() == 0
         shown = " ".join(" ".join(terminal.display).split())
         assert "pp16 @ d64" in shown
-        assert "rate over depth" in shown
+        assert "prefill over depth" in shown
         assert "█" in shown
         assert "4 output tokens take" in shown
 
