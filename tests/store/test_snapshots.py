@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmrun.errors import WriteFailure
-from llmrun.store.model_digest import compute_digest, remembered_digest, unknown_bytes
+from llmrun.store.model_digest import compute_digest, remembered_digest, time_used, unknown_bytes
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot, read_snapshot
 from llmrun.store.snapshots import SUFFIX, SnapshotStore, Speeds
 
@@ -350,6 +350,18 @@ def test_the_digest_of_a_split_model_covers_all_its_parts(tmp_path: Path) -> Non
     parts[2].write_bytes(b"other")
     assert remembered_digest(parts, tmp_path) is None
     assert compute_digest(parts, tmp_path) != whole
+
+
+def test_the_time_a_model_was_used_adds_up_until_its_file_changes(tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"weights")
+    assert time_used([model], tmp_path, 1.5) == 1.5
+    assert time_used([model], tmp_path, 2.0) == 3.5
+    (kept,) = (tmp_path / "digests").iterdir()
+    kept.write_text("nonsense")
+    assert time_used([model], tmp_path, 1.0) == 1.0
+    model.write_bytes(b"others.")
+    assert time_used([model], tmp_path, 0.25) == 0.25
 
 
 def test_a_remembered_digest_that_is_none_is_not_believed(tmp_path: Path) -> None:

@@ -281,7 +281,12 @@ class PrefixCache:
         stored = self._disk.search([*wanted, NO_TOKEN], kind).way.tokens
         saved_s = (len(wanted) - stored) * self.prefill_s_per_token
         cost = self._disk.cost(self._size_bytes())
-        if cost is None or not pays(saved_s, cost, spent_s=self._spent_s, leaving=leaving):
+        if cost is None:
+            return
+        total_s = self._spent_s
+        if cost.hashed_bytes:  # once for all prefixes of this model, so that all its requests count
+            total_s, self._spent_s = self._disk.time_used(self._spent_s), 0.0
+        if not pays(saved_s, cost, spent_s=total_s, leaving=leaving):
             return
         if history is None and not forgets(kind):
             self._engine.rewind(self._seq, n_prompt)

@@ -23,7 +23,7 @@ from llmrun.events import Notice
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way
 from llmrun.prefix.reuse import MemoryKind, common_prefix
 from llmrun.prefix.worth import Cost
-from llmrun.store.model_digest import compute_digest, remembered_digest, unknown_bytes
+from llmrun.store.model_digest import compute_digest, remembered_digest, time_used, unknown_bytes
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot
 from llmrun.store.snapshots import LARGEST_SHARE, SnapshotStore, Speeds
 from llmrun.units import MIB
@@ -146,6 +146,10 @@ class DiskPrefixes:
             return None
         speeds = self._store.speeds()
         return Cost(size_bytes, unknown, speeds.write, speeds.read)
+
+    def time_used(self, more_s: float) -> float:
+        """Seconds that requests of this model took so far, over all processes, until it has a digest."""
+        return time_used(self._parts, self._store.folder, more_s)
 
     def keep(self, kept: Kept, prefill_s: float, history: str, kind: MemoryKind) -> Iterator[Notice]:
         """Write a snapshot; what it makes superfluous goes."""

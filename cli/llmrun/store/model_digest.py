@@ -3,6 +3,9 @@
 A file that has not changed has the same device, inode, size, and times of change; what those were is
 remembered beside the digest, in a file of its own for each. A file that was copied or touched is hashed
 again. The change time (`st_ctime`) is in it because programs can set the modification time back.
+
+Hashing takes a moment, so it waits until a model has been used for long enough to be worth it; how long that
+was is remembered in the same place.
 """
 
 from __future__ import annotations
@@ -34,6 +37,19 @@ def compute_digest(paths: Sequence[Path], folder: Path) -> str:
     Raises OSError.
     """
     return _of_all([_digest_of(path, folder / FOLDER) for path in paths])
+
+
+def time_used(paths: Sequence[Path], folder: Path, more_s: float) -> float:
+    """Seconds that requests of a model without digest took so far, with `more_s` added and remembered."""
+    file = folder / FOLDER / f"{_state_name(paths[0])}.used"
+    try:
+        before_s = max(0.0, float(file.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        before_s = 0.0
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_text(f"{before_s + more_s:.3f}", encoding="ascii")
+    return before_s + more_s
 
 
 def _digest_of(path: Path, folder: Path) -> str:
