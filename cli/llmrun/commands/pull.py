@@ -12,7 +12,7 @@ import typer
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Device, Reserve, memory_of
 from llmrun.commands.options import takes_settings
 from llmrun.config.schema import SETTINGS
-from llmrun.errors import Interrupted, LlmrunError, UsageError
+from llmrun.errors import Interrupted, ModelNotFound, UsageError
 
 if TYPE_CHECKING:
     from llmrun.app.pull import Pull
@@ -91,7 +91,7 @@ def fetch_shown(events: Generator[DownloadEvent, None, Pulled], streams: Streams
         except StopIteration as end:
             pulled: Pulled = end.value
             return pulled
-        except KeyboardInterrupt:
+        except Interrupted:
             raise Interrupted(
                 "interrupted; what has come is kept", "the same command goes on where it stopped"
             ) from None
@@ -119,7 +119,7 @@ def _choose(begun: Pull, streams: Streams, *, ask: bool) -> Variant[RepoFile]:
     def find(name: str) -> int | str:
         try:
             return variants.index(begun.named(name))
-        except LlmrunError as error:
+        except (ModelNotFound, UsageError) as error:
             return f"{error.message}: {error.hint}"
 
     index = ask_which(streams, offers, find)

@@ -42,8 +42,8 @@ def ensure_here(request: OpenRequest, *, pull: bool, quiet: bool) -> bool:
 
 def _missing(request: OpenRequest) -> ModelNotFound | None:
     """Why a model is not here, where the Hub may have it; every other fault is left to the load."""
-    from llmrun.errors import LlmrunError, ModelNotFound
-    from llmrun.store.resolve import PathRef, is_path, parse_ref, resolve
+    from llmrun.errors import ModelNotFound, NotAModel, UsageError
+    from llmrun.store.resolve import is_path, resolve
 
     ref = _ref(request)
     if not ref or is_path(ref):
@@ -54,11 +54,10 @@ def _missing(request: OpenRequest) -> ModelNotFound | None:
         from llmrun.store.remote import remote_name
 
         try:
-            known = not isinstance(parse_ref(ref), PathRef) and remote_name(ref) is not None
-        except LlmrunError:
+            return error if remote_name(ref) is not None else None
+        except (ModelNotFound, UsageError):
             return None
-        return error if known else None
-    except LlmrunError:
+    except (NotAModel, UsageError):
         return None
     return None
 

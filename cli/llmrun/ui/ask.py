@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from llmrun.errors import Interrupted
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 
@@ -20,13 +21,13 @@ def ask_line(streams: Streams, question: str) -> str | None:
     """The answer without blanks around it; None where the user leaves by Ctrl-D.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C.
+        Interrupted: Ctrl-C.
     """
     streams.err.write(f"{one_line(question)} ")
     streams.err.flush()
     try:
         line = sys.stdin.buffer.readline()
-    except KeyboardInterrupt:
+    except Interrupted:
         streams.err.write("\n")
         raise
     if not line:

@@ -81,7 +81,7 @@ def ask_which(streams: Streams, offers: Offers, find: Callable[[str], int | str]
     `find` turns a name into an index, or into a sentence that says what is wrong with it.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C.
+        Interrupted: Ctrl-C.
     """
     streams.err.write(offers_text(offers, get_terminal_size().columns))
     marked = offers.marked
