@@ -103,6 +103,31 @@ def test_ids_of_the_engine_must_exist_too(tmp_path: Path, n_tokens: int, is_faul
     assert (fault(write(tmp_path / "m.gguf", keys)) is not None) == is_fault
 
 
+ALL_BYTES = [f"\\x{byte:02x}" for byte in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "byte"),
+    [
+        (["a", "ab", "\\n", "\\n\\n"], None),
+        (["ab", "b", "\\n"], 0x61),
+        (["a", "\\n\\n"], 0x0A),
+        (["a", "\\t\\n"], 0x09),
+        (["a", "\\\\\\\\"], 0x5C),
+        (["a", "\\xc3\\xa9"], 0xC3),
+        (["a", "é"], 0xC3),
+        (["\\x61", "ab"], None),
+        (["a", "", "\\", "\\x4"], None),
+        ([*ALL_BYTES, "whole", "é"], None),
+    ],
+)
+def test_rwkv_tokens_begin_with_tokens(tmp_path: Path, texts: list[str], byte: int | None) -> None:
+    """Else the tokenizer may never end: on "\\n" within the load already."""
+    tokens = array_of(ValueType.STRING, texts)
+    told = fault(write(tmp_path / "m.gguf", {"model": "rwkv", "tokens": tokens, "add_bos_token": False}))
+    assert told is None if byte is None else f"0x{byte:02X}" in (told or "")
+
+
 @pytest.mark.slow
 def test_the_engine_agrees(tmp_path: Path) -> None:
     """It ends its process on what is refused, and reads a text with what is not."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 from typing import Any
 
 from llmrun.engine.bindings import library
-from llmrun.errors import EngineFailure
+from llmrun.engine.inexpressible import Gaps, find_gaps
+from llmrun.errors import EngineFailure, UsageError
 
 _PIECE_BYTES = 64
+_SENTENCE_PIECES, _BYTE_PAIRS = 1, 2  # llama_vocab_type
+
+
+def _inexpressible(what: str) -> UsageError:
+    return UsageError(
+        f"the model's vocabulary has no token for {what}, nor for its bytes",
+        "leave it out, or use a model whose vocabulary is complete",
+    )
 
 
 class Vocab:
@@ -17,7 +27,9 @@ class Vocab:
     def __init__(self, model: Any) -> None:
         lib = library()
         self._lib = lib
+        self._model = model
         self._vocab = lib.llama_model_get_vocab(model)
+        self._type: int = lib.llama_vocab_type(self._vocab)
         self._pieces: dict[int, bytes] = {}
         self.n_tokens: int = lib.llama_vocab_n_tokens(self._vocab)
         self.add_bos = bool(lib.llama_vocab_get_add_bos(self._vocab))
@@ -26,8 +38,13 @@ class Vocab:
         """Token ids of `text`; see `Engine.tokenize`.
 
         Raises:
+            UsageError: the vocabulary has no token for a character, nor for its bytes.
             EngineFailure: the library reports more tokens than can be counted.
         """
+        if self._gaps is not None:
+            character = self._gaps.first_in(text, parse_special=parse_special)
+            if character is not None:
+                raise _inexpressible(f"the character {character!r} (U+{ord(character):04X})")
         data = text.encode("utf-8")
         size = len(data) + 2 if len(data) < 1024 else len(data) // 2
         for _ in range(2):
@@ -36,9 +53,30 @@ class Vocab:
                 self._vocab, data, len(data), tokens, size, add_special, parse_special
             )
             if count >= 0:
-                return list(tokens[:count])
+                return self._known(tokens[:count])
             size = -count
         raise EngineFailure(f"the tokenizer failed on a text of {len(data)} bytes")
+
+    @cached_property
+    def _gaps(self) -> Gaps | None:
+        """Looked for with the first text: only sentence pieces end the process on what they cannot spell."""
+        if self._type != _SENTENCE_PIECES:
+            return None
+        flag = ctypes.create_string_buffer(8)
+        key = b"tokenizer.ggml.add_space_prefix"
+        self._lib.llama_model_meta_val_str(self._model, key, flag, len(flag))
+        return find_gaps(
+            self.n_tokens,
+            lambda token: self._lib.llama_vocab_get_text(self._vocab, token),
+            lambda token: self._lib.llama_vocab_get_attr(self._vocab, token),
+            prefixes_space=flag.value != b"false",
+        )
+
+    def _known(self, tokens: list[int]) -> list[int]:
+        """`tokens`, unless one is "none": no token for a part of the text, and no unknown token either."""
+        if self._type not in (_SENTENCE_PIECES, _BYTE_PAIRS) and min(tokens, default=0) < 0:
+            raise _inexpressible("a part of this text")
+        return tokens
 
     def piece(self, token: int) -> bytes:
         """Bytes of one token, control tokens by their name. The buffer grows: some pieces exceed 64 bytes."""

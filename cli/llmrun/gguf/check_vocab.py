@@ -7,6 +7,7 @@ not given, and each tokenizer has ids of its own for what the file does not give
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from llmrun.gguf.header import GgufHeader, LazyArray
@@ -19,6 +20,7 @@ _ARRAYS = (
     ("tokenizer.ggml.token_type", frozenset({ValueType.I32, ValueType.U32})),
 )
 _BYTE_TOKEN = 6
+_RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,38 @@ def _missing_id(header: GgufHeader, model: str, n_tokens: int) -> str | None:
     return None
 
 
+def _endless_byte(tokens: LazyArray) -> int | None:
+    """A byte that an RWKV vocabulary has tokens begin with, but which is no token itself, if there is one.
+
+    Where a text goes on with that byte and no token matches, the tokenizer starts over and never ends, for
+    "\\n" already while the engine loads the file (llm_tokenizer_rwkv_session::tokenize). RWKV's own
+    vocabularies begin with all bytes, and are read no further.
+    """
+    alone: set[int] = set()
+    first: set[int] = set()
+    for token in tokens:
+        raw = str(token).encode()
+        found = _RWKV_BYTE.match(raw)
+        if found is None:
+            continue
+        byte = _rwkv_byte(found)
+        first.add(byte)
+        if found.end() == len(raw):
+            alone.add(byte)
+            if len(alone) == 256:
+                return None
+    return min(first - alone, default=None)
+
+
+def _rwkv_byte(found: re.Match[bytes]) -> int:
+    """The byte that the start of a token stands for, as llama_unescape_rwkv_token reads it."""
+    code, escaped, plain = found.groups()
+    if code is not None:
+        high, low = (digit - (ord("a") - 10 if digit >= ord("a") else ord("0")) for digit in code)
+        return ((high << 4) + low) & 0xFF
+    return {b"t": 9, b"n": 10, b"r": 13}.get(escaped, ord(escaped or plain))
+
+
 def vocabulary_fault(header: GgufHeader) -> str | None:
     """What is wrong with the vocabulary, in words; None where the engine can use it."""
     model = header.text("tokenizer.ggml.model")
@@ -91,4 +125,7 @@ def vocabulary_fault(header: GgufHeader) -> str | None:
     types_of = header.array("tokenizer.ggml.token_type")
     if model == "bert" and types_of is not None and _BYTE_TOKEN in types_of[: len(tokens)]:
         return f"tokenizer.ggml.token_type marks bytes ({_BYTE_TOKEN}), which a bert tokenizer has not"
+    endless = _endless_byte(tokens) if model == "rwkv" else None
+    if endless is not None:
+        return f"tokens begin with the byte 0x{endless:02X}, which is no token, so some texts cannot be split"
     return _missing_id(header, model or "", len(tokens))
