@@ -9,6 +9,8 @@ import pytest
 from tests.support.cache import break_off, fill_cache
 from tests.support.cli import Cli
 from tests.support.gguf_writer import Tensor, write_gguf
+from tests.support.hub import REPO
+from tests.support.pulling import Online
 from tests.support.puppet import write_puppet
 
 GREEDY = ("--temp", "0", "-n", "4", "-c", "128")
@@ -41,6 +43,28 @@ def test_every_spelling_leads_to_what_is_on_disk(cli: Cli, hub: Path, content: b
     assert shown.document["model"]["path"].endswith("m-Q4_K_M.gguf")
 
 
+def test_every_spelling_is_one_download(online: Online, content: bytes) -> None:
+    online.server.add("m-Q4_K_M.gguf", content)
+    user, repo = REPO.split("/")
+    spellings = [f"{REPO}:q4_k_m", f"{REPO}:Q4_K_M", f"{user.upper()}/{repo.lower()}:Q4_k_m"]
+    assert {online("pull", ref, "-q").status for ref in spellings} == {0}
+    assert online.server.sent() == len(content)
+    assert [one["repo"] for one in online("list", "--json").document["models"]].count(REPO) == 1
+    for env in ({}, {"HF_HUB_OFFLINE": "1"}):
+        for ref in spellings:
+            assert online("run", ref, "Hi", *GREEDY, **env).text == ANSWER
+
+
+def test_two_files_of_one_spelling_are_ambiguous(online: Online, content: bytes) -> None:
+    for name in ("a-q4_k_m.gguf", "b-Q4_K_M.gguf"):
+        online.server.add(name, content)
+    ended = online("pull", f"{REPO}:Q4_K_M")
+    assert (ended.status, ended.out, online.server.bodies()) == (2, b"", [])
+    assert "a-q4_k_m" in ended.err
+    assert "b-Q4_K_M" in ended.err
+    assert online("pull", f"{REPO}:b-Q4_K_M").status == 0
+
+
 # ggml-org/llama.cpp#13128, simonw/llm#188: a model on disk needs the network to start
 def test_a_cached_model_runs_without_the_hub(cli: Cli, hub: Path, content: bytes) -> None:
     fill_cache(hub, "user/repo", {"m-Q8_0.gguf": content})
@@ -60,6 +84,37 @@ def test_no_variant_stands_in_for_another(cli: Cli, hub: Path, content: bytes, r
     assert f"llmrun pull {ref}" in ended.err
 
 
+OTHERS = ("m-Q4_K_XL", "m-UD-Q4_K_XL", "m-I-Compact", "m-Compact", "m-Q4_K_M", "m-Q4_K_M-mtp")
+
+
+@pytest.mark.parametrize(
+    ("tag", "taken"),
+    [
+        ("Q4_K_XL", "m-Q4_K_XL"),
+        ("ud-q4_k_xl", "m-UD-Q4_K_XL"),
+        ("I-Compact", "m-I-Compact"),
+        ("Compact", "m-Compact"),
+        ("Q4_K_M", "m-Q4_K_M"),
+    ],
+)
+def test_an_exact_tag_is_fetched(online: Online, tag: str, taken: str) -> None:
+    for name in OTHERS:
+        online.server.add(f"{name}.gguf", name.encode())
+    for ref in ([f"{REPO}:{tag}"], [REPO, "--quant", tag]):
+        ended = online("pull", *ref, "--json")
+        assert [file["path"] for file in ended.document["files"]] == [f"{taken}.gguf"]
+
+
+@pytest.mark.parametrize("tag", ["Q4_K", "K_M", "XL", "Q8_0", "mtp"])
+def test_a_part_of_a_tag_fetches_nothing(online: Online, tag: str) -> None:
+    for name in OTHERS:
+        online.server.add(f"{name}.gguf", name.encode())
+    ended = online("pull", f"{REPO}:{tag}")
+    assert (ended.status, ended.out, online.server.bodies()) == (3, b"", [])
+    for candidate in ("UD-Q4_K_XL", "I-Compact", "Q4_K_M"):
+        assert candidate in ended.err
+
+
 # ggml-org/llama.cpp#24495, AlexsJones/llmfit#291, containers/ramalama#2062: a helper is taken for the model
 def test_helpers_are_not_the_model(cli: Cli, hub: Path, content: bytes) -> None:
     helpers = ("mmproj-F16.gguf", "imatrix.gguf", "mtp-draft-Q8_0.gguf")
@@ -68,6 +123,19 @@ def test_helpers_are_not_the_model(cli: Cli, hub: Path, content: bytes) -> None:
     ended = cli.here("run", "user/repo", "Hi", *GREEDY, "-v")
     assert (ended.status, ended.text) == (0, ANSWER)
     assert "m-UD-Q4_K_XL.gguf of user/repo" in ended.err
+
+
+def test_a_helper_is_not_fetched_for_the_model(online: Online, content: bytes) -> None:
+    for name in ("mmproj-F16.gguf", "imatrix.gguf", "mtp-draft-Q8_0.gguf"):
+        online.server.add(name, b"small")
+    path = "UD-Q4_K_XL/m-UD-Q4_K_XL.gguf"
+    online.server.add(path, content)
+    ended = online("pull", REPO)
+    assert ended.status == 0
+    assert path in ended.err
+    assert [one["quant"] for one in online("list", "--json").document["models"] if one["repo"]] == [
+        "UD-Q4_K_XL"
+    ]
 
 
 @pytest.mark.parametrize(("kind", "says"), [("mmproj", "projector"), ("imatrix", "importance matrix")])
@@ -118,3 +186,15 @@ def test_a_file_name_may_begin_with_a_dash(cli: Cli, content: bytes) -> None:
     (cli.folder / "-model.gguf").write_bytes(content)
     for words in (("--", "-model.gguf", "Hi"), ("./-model.gguf", "Hi")):
         assert cli.here("run", *GREEDY, *words).text == ANSWER
+
+
+def test_odd_names_survive_the_hub_and_the_list(online: Online, content: bytes) -> None:
+    path = "My Модель (v2) 模型/ünd so.Q4_1.gguf"
+    online.server.add(path, content)
+    pulled = online("pull", f"{REPO}:q4_1", "--json").document
+    assert pulled["files"][0]["path"] == path
+    (model,) = [one for one in online("list", "--json").document["models"] if one["repo"]]
+    assert model["paths"] == [pulled["path"]]
+    for ref in (model["name"], model["paths"][0]):
+        assert online("run", ref, "Hi", *GREEDY).text == ANSWER
+    assert online("rm", model["name"], "--yes").status == 0
