@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 
 from llmrun.app.prompts import ANSWER_ROOM
 from llmrun.chat.messages import Message
-from llmrun.chat.overflow import Conversation, Room, Window, left_out_to_fit, widened
+from llmrun.chat.overflow import Conversation, Room, Window, exchanges_that_fit, left_out_to_fit, widened
 from llmrun.config.views import OutputSettings
 from llmrun.events import Event, Notice
 from llmrun.units import format_count
@@ -64,14 +65,22 @@ def _summary(
     count: Count,
     summarize: Summarize,
 ) -> Generator[Event, None, str]:
-    """A summary of what is left out, or of the part of it that the context can take at once."""
+    """A summary of what is left out, in several steps where it is too long to be read at once.
+
+    Each step sums up the summary so far and what follows it. An exchange too long even alone is passed over;
+    where nothing comes of a step, the summary so far is all.
+    """
     n_tokens = min(SUMMARY_TOKENS, capacity // 8)
-    asked = conversation.to_summarize(left_out)
-    start = left_out_to_fit(asked, window, Room(capacity, n_tokens), count)
-    messages = asked.messages(Window(start, window.summary))
-    if count(messages) + n_tokens > capacity:
-        return ""
-    return (yield from summarize(messages, n_tokens))
+    while window.left_out < left_out:
+        end = exchanges_that_fit(conversation, window, left_out, capacity - n_tokens, count)
+        if end == window.left_out:
+            window = replace(window, left_out=end + 1)
+            continue
+        summary = yield from summarize(conversation.to_summarize(end).messages(window), n_tokens)
+        if not summary:
+            break
+        window = Window(end, summary)
+    return window.summary
 
 
 def _told(left_out: int, capacity: int, summary: str, settings: OutputSettings) -> str:

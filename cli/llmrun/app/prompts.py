@@ -34,6 +34,11 @@ class Prepared:
         return self.history.tokens
 
 
+def log_prompt(prepared: Prepared) -> None:
+    """Note the prompt that the model gets (-v); others are rendered only to be counted."""
+    log.debug("%s", prepared.prompt.text)
+
+
 class Prompter:
     """Renders and tokenises, continuing `history`. What was prepared since that changed is remembered."""
 
@@ -96,14 +101,12 @@ class Prompter:
     def _render(self, messages: Sequence[Message]) -> Prompt:
         for message in messages:
             check_text(message.content)
-        prompt = build_prompt(
+        return build_prompt(
             messages,
             self._opened.renderer,
             control_texts=self._control_texts,
             fold_system=self._opened.settings.output.fold_system,
         )
-        log.debug("%s", prompt.text)
-        return prompt
 
     def _control_texts(self, content: str) -> frozenset[str]:
         """Texts in `content` that would be read as control tokens."""

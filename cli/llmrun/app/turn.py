@@ -19,7 +19,7 @@ from llmrun.app.overflow import make_room
 from llmrun.app.plan import sampling_params
 from llmrun.app.prefix_cache import PrefixCache
 from llmrun.app.prefix_disk import disk_prefixes
-from llmrun.app.prompts import ANSWER_ROOM, Prepared, Prompter
+from llmrun.app.prompts import ANSWER_ROOM, Prepared, Prompter, log_prompt
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
 from llmrun.chat.reasoning import ReasoningSplitter
@@ -208,6 +208,7 @@ class Turns:
                 timeline.started()
                 prompter = Prompter(self._opened, self._history)
             prepared = prompter.chat(ask.conversation.messages(window))
+        log_prompt(prepared)
         if prepared.prompt.folded_system:
             yield Notice("info", "the chat template takes no system message: it leads the first message")
         droppable = ask.conversation is not None and window.left_out < len(ask.conversation.exchanges)
@@ -227,6 +228,7 @@ class Turns:
     def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
         """Let the model write a summary, reusing what the sequence holds of the conversation."""
         prepared = Prompter(self._opened, self._history).chat(messages)
+        log_prompt(prepared)
         text = AnswerText(self._engine, (), ReasoningSplitter(prepared.prompt.opened_reasoning))
         sampled: list[int] = []
         began_s = self._clock()

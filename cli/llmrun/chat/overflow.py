@@ -118,6 +118,23 @@ def left_out_to_fit(
     return len(conversation.exchanges)
 
 
+def exchanges_that_fit(
+    conversation: Conversation,
+    window: Window,
+    most: int,
+    n_tokens: int,
+    count: Callable[[Sequence[Message]], int],
+) -> int:
+    """Up to which exchange, at most `most`, a prompt of `n_tokens` can have those behind `window` summed up;
+    `window.left_out` where not even one fits."""
+
+    def too_long(end: int) -> bool:
+        return count(conversation.to_summarize(end).messages(window)) > n_tokens
+
+    found = _first(window.left_out + 1, most, too_long)
+    return most if found is None else found - 1
+
+
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
     """The smallest number from `low` to `high` for which `holds`, which is never false after it was true."""
     if low > high or not holds(high):

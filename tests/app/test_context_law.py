@@ -1,0 +1,165 @@
+"""What a context was through changes no answer: messages left out, or cells added, on real engines.
+
+F32 models of each memory kind under greedy sampling, so that every token tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from llmrun.app import plan
+from llmrun.app.chat import Chat
+from llmrun.app.loading import OpenRequest
+from llmrun.app.run import RunRequest, run
+from llmrun.app.settings import SettingSources
+from llmrun.app.worker import Stop
+from llmrun.engine.llama import LlamaEngine
+from llmrun.errors import WriteFailure
+from llmrun.journal.sessions import SessionStore
+from llmrun.metrics.clock import process_clock
+
+from tests.support.engines import open_llama, run_one
+from tests.support.requests import CHAT_TEMPLATE, Answered
+from tests.support.tiny import Arch, write_tiny
+
+ARCHS: tuple[Arch, ...] = ("llama", "gemma3", "mamba", "falcon-h1")
+TRAINED = 4096
+EXACT = {"flash_attn": "off", "kv_type": "f32", "temperature": 0, "n_threads": 1, "n_ubatch": 16}
+ENGINE = {"flash_attn": "off", "type_k": "f32", "type_v": "f32", "n_ubatch": 16}
+NOISE: dict[Arch, float] = {"llama": 1e-4, "gemma3": 2e-2, "mamba": 1e-4, "falcon-h1": 1e-4}
+"""Largest difference of logits between two orders of the same sums."""
+N = 24
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[Arch, Path]:
+    folder = tmp_path_factory.mktemp("tiny")
+    return {a: write_tiny(folder / f"{a}.gguf", a, n_ctx=TRAINED, template=CHAT_TEMPLATE) for a in ARCHS}
+
+
+class Rig:
+    """Opens chats on real models, in folders of its own, and keeps the prompts that engines are given."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.prompts: list[list[int]] = []
+        self.engines: list[LlamaEngine] = []
+        self.resized: list[int] = []
+        self._chats: list[Chat] = []
+
+    def sources(self, flags: Mapping[str, object]) -> SettingSources:
+        return SettingSources({**EXACT, **flags}, None, self.env)
+
+    def chat(self, path: Path, stop: Stop | None = None, **flags: object) -> Chat:
+        request = OpenRequest(str(path), self.sources(flags))
+        store = SessionStore(Path(self.env["LLMRUN_DATA_DIR"]), lambda: datetime.now(UTC))
+        session = store.unsaved(model="", system=str(flags.get("system") or ""))
+        chat = Chat(request, session, process_clock(), stop or Stop(), watched=True)
+        list(chat.open())
+        self._chats.append(chat)
+        return chat
+
+    def run(self, path: Path, prompt: str, **flags: object) -> Answered:
+        request = RunRequest(OpenRequest(str(path), self.sources(flags)), prompt)
+        return Answered(tuple(run(request, process_clock(), Stop())))
+
+    def close(self) -> None:
+        for chat in self._chats:
+            with suppress(WriteFailure):
+                chat.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    names = ("CONFIG", "DATA", "CACHE")
+    made = Rig({f"LLMRUN_{name}_DIR": str(tmp_path / name.lower()) for name in names})
+    engine_run, resize = LlamaEngine.run, LlamaEngine.resize
+
+    def noted_run(self: LlamaEngine, jobs: object) -> object:
+        if self not in made.engines:
+            made.engines.append(self)
+        made.prompts += [list(job.prompt) for job in jobs]  # type: ignore[attr-defined]
+        return engine_run(self, jobs)  # type: ignore[arg-type]
+
+    def noted_resize(self: LlamaEngine, n_ctx: int) -> bool:
+        made.resized.append(n_ctx)
+        return resize(self, n_ctx)
+
+    monkeypatch.setattr(LlamaEngine, "run", noted_run)
+    monkeypatch.setattr(LlamaEngine, "resize", noted_resize)
+    yield made
+    made.close()
+
+
+def say(chat: Chat, text: str) -> Answered:
+    return Answered(tuple(chat.say(text)))
+
+
+def words(number: int, count: int = 40) -> str:
+    """A message that has little in common with the others."""
+    return "".join(f" {chr(97 + (number * 7 + i * i) % 26)}{chr(97 + i % 26)}" for i in range(count))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_after_messages_were_left_out_all_is_as_in_a_fresh_session_of_the_kept_ones(
+    rig: Rig, paths: dict[Arch, Path], arch: Arch
+) -> None:
+    system = "SYS-7734"
+    chat = rig.chat(paths[arch], n_ctx=768, max_tokens=N, system=system)
+    answers = [say(chat, words(number)) for number in range(14)]
+    dropped = [answer.completion.dropped_messages // 2 for answer in answers]
+    assert len(set(dropped)) >= 3  # left out twice at least
+    turns = chat.session.turns
+    firsts = [i for i in range(1, 14) if dropped[i] != dropped[i - 1]]
+    for at in (*firsts, 13):
+        prompt, answer = rig.prompts[at], answers[at].completion
+        fresh = rig.chat(paths[arch], n_ctx=768, max_tokens=N, system=system, prefix_cache=False)
+        for turn in turns[dropped[at] : at]:
+            fresh.session.add_turn(turn.user, turn.answer, finish_reason=turn.finish_reason)
+        again = say(fresh, turns[at].user).completion
+        assert rig.prompts[-1] == prompt
+        assert again.stats.cached_tokens == 0
+        assert again.text == answer.text
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_growth_between_turns_and_in_an_answer_changes_no_token(
+    rig: Rig, paths: dict[Arch, Path], arch: Arch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 256)
+    chat = rig.chat(paths[arch])
+    large = open_llama(paths[arch], **ENGINE, n_ctx=TRAINED)
+    plans = [(4, 20), (60, 20), (150, 20), (3, 700), (2, 20)]  # words of the message, tokens of the answer
+    for number, (length, n) in enumerate(plans):
+        chat.change("max_tokens", str(n))
+        answered = say(chat, words(number, length)).completion
+        assert answered.stats.generated_tokens == n
+        assert answered.kv.tokens == answered.stats.prompt_tokens + n - 1
+        assert answered.kv.capacity_tokens == answered.settings["n_ctx"] == chat.kv.capacity_tokens
+        held = list(rig.engines[0].held(0))
+        for end in range(answered.stats.prompt_tokens, len(held)):
+            logits = run_one(large, held[:end]).logits
+            assert max(logits) - logits[held[end]] < NOISE[arch]
+    large.close()
+    assert len(rig.resized) >= 3
+    assert rig.resized == sorted(rig.resized)
+    assert rig.resized[-1] == chat.kv.capacity_tokens <= TRAINED
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_one_long_prompt_opens_a_context_that_holds_it(
+    rig: Rig, paths: dict[Arch, Path], arch: Arch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 256)
+    prompt = words(1, 200)
+    grown = rig.run(paths[arch], prompt, max_tokens=300).completion
+    large = rig.run(paths[arch], prompt, max_tokens=300, n_ctx=TRAINED, prefix_cache=False).completion
+    assert grown.text == large.text
+    assert grown.stats.generated_tokens == 300
+    assert rig.resized[0] % 256 == 0
+    assert grown.kv.capacity_tokens == rig.resized[-1]
