@@ -126,6 +126,11 @@ class Context:
         native.abort_callback, native.abort_callback_data = self.abort.callback, self.abort.data
         return native
 
+    @property
+    def is_open(self) -> bool:
+        """False once it is closed; a closed context holds nothing and takes nothing back."""
+        return bool(self.handle)
+
     def held(self, seq: int) -> Sequence[int]:
         """Tokens whose K/V the sequence holds."""
         return self._held[seq]
@@ -155,14 +160,16 @@ class Context:
 
     def pos_min(self, seq: int) -> int:
         """First position the sequence still has in all its layers, 0 when it is empty."""
-        return max(0, int(self._lib.llama_memory_seq_pos_min(self._memory, seq)))
+        return max(0, int(self._lib.llama_memory_seq_pos_min(self._memory, seq))) if self.is_open else 0
 
     def save(self, seq: int, *, partial: bool) -> State:
         """Copy a sequence's memory, or only the part of it that forgets.
 
         Raises:
-            EngineFailure: the library does not write as much as it announced.
+            EngineFailure: the library does not write as much as it announced, or the context is closed.
         """
+        if not self.is_open:
+            raise EngineFailure("the context is closed")
         self.synchronize()
         pos_min = saved_pos_min(len(self._held[seq]), self.pos_min(seq), self.kind)
         return State(read_state(self.handle, seq, partial=partial), pos_min, partial)
@@ -170,7 +177,7 @@ class Context:
     def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
         """Put a copy back; what else the sequence held is gone, also where the library refuses the copy."""
         held, count = self._held[seq], len(tokens)
-        if not 0 < count <= self.room(seq) + len(held):
+        if not self.is_open or not 0 < count <= self.room(seq) + len(held):
             return False
         if state.partial and held[:count] != list(tokens):
             return False
@@ -294,6 +301,7 @@ class Context:
             self._lib.llama_batch_free(self._batch)
             self._lib.llama_free(self.handle)
             self.handle = None
+            self._held = [[] for _ in self._held]
             self._threads.close()
 
 

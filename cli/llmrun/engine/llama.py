@@ -12,7 +12,7 @@ from llmrun.engine.context import Context
 from llmrun.engine.identity import identity_of
 from llmrun.engine.loop import DecodeLoop
 from llmrun.engine.model import Model
-from llmrun.errors import DoesNotFit, Interrupted
+from llmrun.errors import DoesNotFit, EngineFailure, Interrupted
 
 ExactBlocks = Callable[[EngineFacts], tuple[CacheBlock, ...]]
 
@@ -86,6 +86,8 @@ class LlamaEngine:
 
     def run(self, jobs: Sequence[Job]) -> Run:
         """See `Engine.run`."""
+        if not self._context.is_open:  # it could not be made again when its size was to change
+            self._use(self._params)
         return DecodeLoop(self._context, self._vocab, jobs)
 
     def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
@@ -117,7 +119,7 @@ class LlamaEngine:
         try:
             self._use(replace(self._params, n_ctx=n_ctx))
             larger = True
-        except DoesNotFit:
+        except (DoesNotFit, EngineFailure):
             self._use(self._params)
             larger = False
         for seq, state in states.items():
