@@ -104,13 +104,10 @@ class DiskPrefixes:
         return search
 
     def histories(self) -> Iterator[str]:
-        """How the tokens of snapshots that fit came about, the last used first; empty texts left out."""
+        """How the tokens of snapshots came about, the last used first, whatever the settings; no empty ones."""
         digest = remembered_digest(self._parts, self._store.folder)
-        if digest is None:
-            return
-        here = dict(self._settings())
-        for snapshot in self._store.of_model(digest).snapshots:
-            if snapshot.history_bytes and snapshot.settings == here:
+        for snapshot in self._store.of_model(digest).snapshots if digest else ():
+            if snapshot.history_bytes:
                 try:
                     yield snapshot.history()
                 except Damaged:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice, starmap
+from itertools import accumulate, starmap
 
 from llmrun.app.answer_text import AnswerText
 from llmrun.app.context_use import context_use
-from llmrun.app.cut_points import cut_points
 from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
 from llmrun.app.overflow import make_room
 from llmrun.app.plan import sampling_params
-from llmrun.app.prefix_cache import PrefixCache
-from llmrun.app.prefix_disk import disk_prefixes
 from llmrun.app.prompts import ANSWER_ROOM, Prepared, Prompter, log_prompt
+from llmrun.app.reuse import Reuse
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
 from llmrun.chat.reasoning import ReasoningSplitter
-from llmrun.chat.turns import History, continued_tokens
+from llmrun.chat.turns import History
 from llmrun.engine.api import (
     EndReason,
     EndStep,
@@ -60,9 +58,6 @@ SEQ = 0
 
 MEASURE_S = 0.25
 """Time between two `Measured` events: often enough to watch, too rare to cost anything."""
-
-MOST_RECALLED = 16
-"""Conversations on disk that a resumed one is compared with."""
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -104,16 +99,13 @@ class Turns:
         self, opened: Opened, clock: Clock, *, watched: bool = False, converses: bool = False
     ) -> None:
         """`watched`: send `Measured` a few times a second. `converses`: answers may be asked to go on."""
-        self._converses = converses
         self._opened = opened
         self._engine: Engine = opened.engine
         self._settings = opened.settings
         self._clock = clock
         self._watched = watched
         self._history = History()
-        self._said: tuple[Message, ...] = ()  # what the sequence holds, as messages
-        enabled = opened.settings.context.prefix_cache
-        self._prefixes = PrefixCache(self._engine, clock, disk=disk_prefixes(opened), enabled=enabled)
+        self._reuse = Reuse(opened, clock, converses=converses)
 
     def use(self, opened: Opened) -> None:
         """Go on under changed settings of the same open model."""
@@ -137,7 +129,7 @@ class Turns:
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
         sampling = sampling_params(self._settings, self._engine.facts.n_ctx_seq, ignore_eos=ask.ignore_eos)
         messages = ask.conversation.messages(window) if ask.conversation else ()
-        marks = yield from self._bring_near(prepared, messages)
+        marks = yield from self._reuse.bring_near(prepared, messages)
         job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs, marks)
         decoded = yield from self._decode(job, text, timeline, lambda: self._context_use(ask, prepared))
         for kind, rest in text.finish():
@@ -146,52 +138,22 @@ class Turns:
             decoded.reason = "stopped"
         self._history = history.with_sampled(self._kept(decoded, text), self._engine.piece)
         interrupted = decoded.reason == "interrupted"
-        self._said = (*messages, Message("assistant", text.answer, text.reasoning, interrupted))
+        self._reuse.answered(messages, Message("assistant", text.answer, text.reasoning, interrupted))
         completion = self._completion(job, text, timeline, decoded, window)
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
         if not interrupted:
-            yield from self._keep_prefix(len(tokens), completion.stats.total_s)
+            yield from self._reuse.keep(self._history, len(tokens), completion.stats.total_s)
         return completion
-
-    def _keep_prefix(self, n_prompt: int, spent_s: float, *, leaving: bool = False) -> Iterator[Notice]:
-        history = self._history if self._converses else None
-        return self._prefixes.keep(n_prompt, spent_s, history, leaving=leaving)
 
     def leave(self) -> Iterator[Notice]:
         """Keep what the sequence holds for a resumption, where that pays. The last call before closing."""
-        yield from self._keep_prefix(len(self._history.tokens), 0.0, leaving=True)
-
-    def _bring_near(
-        self, prepared: Prepared, messages: tuple[Message, ...]
-    ) -> Generator[Event, None, tuple[int, ...]]:
-        """Take from the prefix cache what it has; returns the places where it wants to take checkpoints."""
-        tokens, text = prepared.tokens, prepared.prompt.text
-        goes_on = bool(self._said) and messages[: len(self._said)] == self._said
-        return (
-            yield from self._prefixes.prepare(
-                tokens,
-                lambda start: cut_points(messages, text, tokens, self._engine.piece, start),
-                goes_on=goes_on,
-            )
-        )
-
-    def _recall(self, conversation: Conversation, window: Window) -> None:
-        """Where the sequence holds another conversation, look on disk for the very tokens of this one."""
-        messages = conversation.messages(window)
-        if not conversation.exchanges or messages[: len(self._said)] == self._said != ():
-            return
-        prompt, tokenizer = Prompter(self._opened, History()).chat(messages).prompt, self._opened.tokenizer
-        found = max(
-            (self._history, *islice(self._prefixes.remembered(), MOST_RECALLED)),
-            key=lambda history: continued_tokens(history, prompt, tokenizer),
-        )
-        self._history = found
+        yield from self._reuse.keep(self._history, len(self._history.tokens), 0.0, leaving=True)
 
     def _prepare(self, ask: Ask, timeline: Timeline) -> Generator[Event, None, tuple[Prepared, Window]]:
         """The prompt, and what of the conversation it leaves out."""
         if ask.conversation is not None:
-            self._recall(ask.conversation, ask.window)
+            self._history = self._reuse.recall(self._history, ask.conversation, ask.window)
         prompter = Prompter(self._opened, self._history)
         if ask.conversation is None:
             prepared, window = prompter.raw(ask.raw or ""), ask.window
@@ -272,10 +234,10 @@ class Turns:
                     yield step
                 case PrefillStep():
                     now_s = self._clock()
-                    self._prefixes.reached(step)
+                    self._reuse.cache.reached(step)
                     yield PrefillProgress(step.done, step.total, now_s - began_s, now_s)
                     if step.done == 0:
-                        decoded.prefix = self._prefixes.report(step.reused)
+                        decoded.prefix = self._reuse.cache.report(step.reused)
                         timeline.reused(step.reused)
                     elif step.done == step.total:
                         timeline.prefilled()
