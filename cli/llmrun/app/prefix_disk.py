@@ -104,7 +104,7 @@ class DiskPrefixes:
         return search
 
     def histories(self) -> Iterator[str]:
-        """How the tokens of snapshots came about, the last used first, whatever the settings; no empty ones."""
+        """How the tokens of snapshots came about, the last used first, whatever the settings."""
         digest = remembered_digest(self._parts, self._store.folder)
         for snapshot in self._store.of_model(digest).snapshots if digest else ():
             if snapshot.history_bytes:

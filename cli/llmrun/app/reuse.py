@@ -1,4 +1,4 @@
-"""What a request takes over from the ones before it, and leaves for those to come: a chat's view of the cache."""
+"""What a request takes over from those before it and leaves for those to come: a chat's view of the cache."""
 
 from __future__ import annotations
 
