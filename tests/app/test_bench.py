@@ -19,7 +19,7 @@ from llmrun.bench.plan import BenchPlan
 from llmrun.bench_report import BenchFinished, BenchProgress, BenchReport, Measured, Record
 from llmrun.engine.api import ContextParams, Engine, ModelParams
 from llmrun.engine.scripted import Script, ScriptedEngine, scripted_factory
-from llmrun.errors import EngineFailure, Interrupted, LlmrunError, ModelNotFound, UsageError
+from llmrun.errors import EngineFailure, Interrupted, LlmrunError, ModelNotFound, NotAModel, UsageError
 from llmrun.events import Notice
 from llmrun.journal.bench import bench_history, bench_runs
 
@@ -268,6 +268,7 @@ def test_an_interrupt_before_anything_is_measured(machine: Machine) -> None:
         ({"varying": {"n_gpu_layers": ("many",)}}, UsageError),
         ({"varying": {"flash_attn": ("maybe",)}}, UsageError),
         ({"model": Path("/no/such.gguf")}, ModelNotFound),
+        ({"model": Path(__file__)}, NotAModel),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is(

@@ -15,6 +15,7 @@ from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS
 
 from tests.support.cli import Cli, Ended, strict_json
 from tests.support.puppet import write_puppet
+from tests.support.rpc import rpc_server
 
 SMALL = ("-p", "16", "-n", "4", "-r", "3")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
@@ -123,6 +124,33 @@ def test_layers_without_a_gpu_warn_once_and_say_what_came_of_it(cli: Cli, model:
     ended = bench(cli, model, "--json", "-ngl", "99", "-np", "1,2")
     assert ended.err.count("-ngl 99") == 1
     assert {(r["n_gpu_layers"], r["n_gpu_layers_offloaded"]) for r in records(ended)} == {(99, 0)}
+
+
+def test_device_memory_is_told_where_a_device_holds_layers(cli: Cli) -> None:
+    with rpc_server() as address:
+        ended = cli(
+            "bench",
+            "smollm2-135m",
+            "--rpc",
+            address,
+            "-ngl",
+            "all",
+            "-p",
+            "8",
+            "-n",
+            "2",
+            "-r",
+            "1",
+            "--json",
+        )
+    assert ended.status == 0, ended.err
+    output = records(ended)[1]
+    (device,) = output["device_bytes"].keys() - {"CPU"}
+    assert output["backends"] == "RPC"
+    assert output["n_gpu_layers_offloaded"] == 31
+    assert output["peak_device_bytes"] == output["device_bytes"][device] > 90_000_000
+    assert output["bandwidth_bytes_per_s"] > 0
+    assert output["bandwidth_fraction"] is None
 
 
 def test_two_runs_are_compared(cli: Cli, model: Path) -> None:

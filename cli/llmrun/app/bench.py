@@ -28,6 +28,7 @@ from llmrun.bench_report import (
 )
 from llmrun.errors import Interrupted
 from llmrun.events import Event, LoadProgress, Notice
+from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import memory_facts
 from llmrun.gguf.reader import read_header
 from llmrun.memory.cache import padded
@@ -45,8 +46,9 @@ def bench(request: BenchRequest, tools: Instruments, stop: Stop) -> Iterator[Ben
         ModelNotFound, NotAModel, UsageError, DoesNotFit, EngineFailure: a model cannot be opened as asked.
         Interrupted: stopped before anything was measured.
     """
-    for model in request.plan.models:
-        resolve(model)
+    for name in request.plan.models:  # what cannot be a model is refused before hours are spent on others
+        path = resolve(name).path
+        check_runnable(read_header(path), name=path.name)
     for settings in request.plan.settings():
         flags = {**request.sources.flags, **_with_batch_threads(settings)}
         replace(request.sources, flags=flags).resolve()
