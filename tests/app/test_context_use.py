@@ -52,3 +52,24 @@ def test_a_text_that_the_template_changes_is_not_guessed_at(desk: Desk, tmp_path
     chat = watched(desk)
     assert context(chat, "hello") is None
     assert context(chat, "HELLO") is not None
+
+
+def test_the_first_message_has_no_history(desk: Desk) -> None:
+    use = context(watched(desk, system="s"), "hello")
+    assert use is not None
+    assert (use.system_tokens, use.history_tokens) == (len("<|system|>s"), 0)
+    assert use.newest_tokens == len("\n<|user|>hello\n<|go|>")
+
+
+@pytest.mark.parametrize("system", [None, "s"])
+def test_a_summary_is_history(desk: Desk, system: str | None) -> None:
+    replies = [["one"], ["In short."], ["two"]]
+    chat = desk.chat(
+        replies, None, watched=True, n_ctx=512, max_tokens=20, system=system, overflow="summarize"
+    )
+    context(chat, "a" * 200)
+    use = context(chat, "b" * 300)
+    assert chat.session.turns[-1].summary == "In short."
+    assert use is not None
+    assert use.history_tokens > len("In short.")
+    assert use.newest_tokens == 300 + len("\n<|go|>")

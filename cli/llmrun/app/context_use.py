@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmrun.app.overflow import answer_room
 from llmrun.app.prompts import Prepared, Prompter
 from llmrun.chat.messages import Message
-from llmrun.chat.overflow import Conversation
+from llmrun.chat.overflow import Conversation, Window
 from llmrun.config.views import OutputSettings
 from llmrun.events import ContextUse
 
@@ -16,6 +16,7 @@ from llmrun.events import ContextUse
 def context_use(
     prepared: Prepared,
     conversation: Conversation | None,
+    window: Window,
     settings: OutputSettings,
     capacity: int,
     prompter: Prompter,
@@ -23,11 +24,12 @@ def context_use(
     """Tokens of each part; None where the template has changed a text so that it cannot be found again.
 
     What the template puts before the first message counts as system text, and what it puts between two texts
-    with the later one.
+    with the later one. A summary is history.
     """
     if conversation is None:
         return None
-    text, frame = prepared.prompt.text, _frame(prompter, bool(conversation.system.strip()))
+    with_system = bool(conversation.system.strip() or window.summary)
+    text, frame = prepared.prompt.text, _frame(prompter, with_system)
     if frame is None:
         return None
     system = _as_rendered(conversation.system, lambda part: text.startswith(frame.head + part))
@@ -40,6 +42,8 @@ def context_use(
     sizes = [len(prompter.piece(token)) for token in prepared.tokens]
     newest_tokens = _tokens_of_end(sizes, len(text[newest_at:].encode()))
     later_tokens = _tokens_of_end(sizes, len(text[system_end:].encode()))
+    if not window.summary and window.left_out >= len(conversation.exchanges):
+        newest_tokens = later_tokens
     free = max(0, capacity - len(sizes))
     return ContextUse(
         system_tokens=len(sizes) - later_tokens,

@@ -131,7 +131,9 @@ class Turns:
         messages = ask.conversation.messages(window) if ask.conversation else ()
         marks = yield from self._reuse.bring_near(prepared, messages)
         job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs, marks)
-        decoded = yield from self._decode(job, text, timeline, lambda: self._context_use(ask, prepared))
+        decoded = yield from self._decode(
+            job, text, timeline, lambda: self._context_use(ask, prepared, window)
+        )
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
         if text.stopped:
@@ -217,10 +219,10 @@ class Turns:
         shown_bytes = len((text.reasoning + text.answer).encode())
         return sampled[: sum(end <= shown_bytes for end in ends)]
 
-    def _context_use(self, ask: Ask, prepared: Prepared) -> ContextUse | None:
+    def _context_use(self, ask: Ask, prepared: Prepared, window: Window) -> ContextUse | None:
         prompter = Prompter(self._opened, History())
         capacity = self._engine.facts.n_ctx_seq
-        return context_use(prepared, ask.conversation, self._settings.output, capacity, prompter)
+        return context_use(prepared, ask.conversation, window, self._settings.output, capacity, prompter)
 
     def _decode(
         self, job: Job, text: AnswerText, timeline: Timeline, context: Callable[[], ContextUse | None]

@@ -11,6 +11,7 @@ from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
 from llmrun.app.settings import setting_name
 from llmrun.errors import UsageError
 from llmrun.ui.cache_view import prefix_rows
+from llmrun.ui.context_view import context_rows
 from llmrun.ui.notes import print_note, print_rows
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
@@ -165,10 +166,14 @@ class ChatCommands:
             ("KV cache", f"{format_bytes(d.used_bytes)} of {format_bytes(d.allocated_bytes)} on {d.device}")
             for d in kv.devices
         ]
-        rows.append(("turns", format_count(len(session.turns))))
+        turns, last = session.turns, self._chat.last
+        if turns:
+            use = None if last is None else last.context
+            rows += context_rows(use, turns[-1].left_out, len(turns), turns[-1].summary)
+        rows.append(("turns", format_count(len(turns))))
         rows.append(("session", session.name or "not saved"))
-        if self._chat.last is not None:
-            rows += prefix_rows(self._chat.last.prefix, self._chat.last.stats.prompt_tokens)
+        if last is not None:
+            rows += prefix_rows(last.prefix, last.stats.prompt_tokens)
         print_rows(self._streams, rows)
 
     def _read(self, argument: str) -> None:

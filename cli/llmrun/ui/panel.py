@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llmrun.events import Completion, ContextUse, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
 from llmrun.ui.bar import bar
+from llmrun.ui.context_view import answer_part, prompt_parts
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
@@ -120,13 +121,7 @@ def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
 
 
 def _context_figures(context: ContextUse) -> tuple[str, str]:
-    parts = (
-        ("system", context.system_tokens),
-        ("history", context.history_tokens),
-        ("newest", context.newest_tokens),
-        ("answer", context.answer_tokens),
-    )
-    detail = ", ".join(f"{name} {format_count(tokens)}" for name, tokens in parts if tokens)
+    detail = ", ".join((*prompt_parts(context), answer_part(context)))
     return f"{format_count(context.free_tokens)} free", detail
 
 
