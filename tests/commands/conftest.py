@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.cli import cli  # noqa: F401
 from tests.support.prefixes import caching  # noqa: F401
+from tests.support.pulling import online  # noqa: F401
 from tests.support.puppet import write_puppet
 
 

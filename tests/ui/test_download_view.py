@@ -1,0 +1,84 @@
+"""How a download looks: rates, lines in a log, silence."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from llmrun.download_report import (
+    Downloaded,
+    DownloadEvent,
+    FileChecked,
+    FileDone,
+    FileProgress,
+    FileRetried,
+    FileStarted,
+    FileWaiting,
+)
+from llmrun.ui.download_view import DownloadView, Rate
+from llmrun.ui.streams import Streams
+
+MIB = 1 << 20
+EVENTS: list[DownloadEvent] = [
+    FileStarted("a/m.gguf", 1, 2, 8 * MIB, MIB),
+    FileWaiting("a/m.gguf", MIB, 8 * MIB),
+    FileChecked("a/m.gguf", MIB // 2, MIB),
+    *(FileProgress("a/m.gguf", n * MIB, 8 * MIB, n * MIB, n * MIB, 9 * MIB) for n in range(1, 8)),
+    *(FileRetried("a/m.gguf", f"the line broke ({n})", 1.0, 3 * MIB) for n in range(20)),
+    FileDone("a/m.gguf", Path("a"), 8 * MIB, 7 * MIB, "sha256"),
+    FileStarted("n.gguf", 2, 2, MIB, 0),
+    FileDone("n.gguf", Path("n"), MIB, 0, "size"),
+    Downloaded("u/r", "0" * 40, (Path("a"), Path("n")), 9 * MIB, 7 * MIB),
+]
+
+
+def shown(events: list[DownloadEvent], *, quiet: bool = False) -> str:
+    err = io.StringIO()
+    view = DownloadView(Streams(io.BytesIO(), err, False, False, {"TERM": "xterm"}), quiet=quiet)
+    for event in events:
+        view.take(event)
+    view.close()
+    return err.getvalue()
+
+
+def test_a_log_gets_a_handful_of_lines() -> None:
+    begun, broke, done, there = shown(EVENTS).splitlines()
+    assert "8.00 MiB" in begun
+    assert "file 1 of 2" in begun
+    assert "1.00 MiB are here" in begun
+    assert "the line broke (0)" in broke
+    assert "3.00 MiB" in broke
+    assert "verified" in done
+    assert "here already" in there
+
+
+def test_quiet_is_silent() -> None:
+    assert shown(EVENTS, quiet=True) == ""
+
+
+def test_names_from_the_hub_cannot_drive_the_terminal() -> None:
+    name = "m\x1b[31m\r\x07.gguf"
+    text = shown([FileStarted(name, 1, 1, 5, 0), FileDone(name, Path("a"), 5, 5, "sha256")])
+    assert text.isascii() is False
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    rate = Rate()
+    assert rate.bytes_per_s is None
+    for second in range(60):
+        rate.add(second, second * 100)
+    assert rate.bytes_per_s == pytest.approx(100)
+    rate.add(60, 0)
+    assert rate.bytes_per_s is None
+
+
+def test_a_rate_forgets_what_was_long_ago() -> None:
+    rate = Rate()
+    for second in range(20):
+        rate.add(second, 1000 * second)
+    for second in range(20, 40):
+        rate.add(second, 19_000 + 10 * (second - 19))
+    assert rate.bytes_per_s == pytest.approx(10)
