@@ -1,8 +1,10 @@
-"""What other tools got wrong in benchmarks: C67 to C71 of the collected reports."""
+"""What other tools got wrong in benchmarks: C64 and C67 to C71 of the collected reports."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -61,6 +63,18 @@ def test_c69_load_first_token_and_generation_are_apart(cli: Cli) -> None:
         assert record["load_ms"] > 0
         decoding_ms = record["total_ms"] - record["ttft_ms"]["total"]
         assert decoding_ms == pytest.approx((record["n_gen"] - 1) * itl_s * 1000, rel=1e-2)
+
+
+@pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset")
+def test_c64_threads_stay_within_the_affinity(cli: Cli, tmp_path: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    model = write_puppet(tmp_path / "m.gguf", ["x"]).path
+    ended = cli(
+        *("bench", model, "-p", "4", "-n", "2", "-r", "1", "--json"),
+        wrapper=("taskset", "-c", str(cpu)),
+        env={"LLMRUN_THREADS": "auto"},
+    )
+    assert {record["n_threads"] for record in ended.document["records"]} == {1}
 
 
 def test_c71_an_interrupted_run_is_valid_json_and_marked(cli: Cli) -> None:

@@ -86,7 +86,7 @@ def test_every_piece_is_read_whole(real: Vocab) -> None:
 
 
 def test_control_markers_typed_by_a_user_stay_text(real: Vocab) -> None:
-    for token in real.eog_tokens():
+    for token in real.eog_tokens:
         marker = real.piece(token).decode()
         assert real.tokenize(marker, add_special=False, parse_special=True) == [token]
         as_text = real.tokenize(marker, add_special=False, parse_special=False)
@@ -123,7 +123,7 @@ def test_kinds_of_tokens(odd: tuple[Puppet, Vocab]) -> None:
     text, control, user_defined = puppet.tokens
     assert [vocab.is_control(t) for t in (text, control, user_defined, EOS)] == [False, True, False, True]
     assert [vocab.is_eog(t) for t in (text, control, user_defined, EOS)] == [False, True, False, True]
-    assert set(vocab.eog_tokens()) == {control, EOS}
+    assert set(vocab.eog_tokens) == {control, EOS}
     assert (vocab.text_of("bos"), vocab.text_of("eos")) == ("<s>", "</s>")
     assert vocab.suppressed_tokens() == []
 

