@@ -108,7 +108,7 @@ def test_whole_requests_on_a_text(cli: Cli, model: Path, tmp_path: Path) -> None
     for record in (cold, cached):
         ttft = record["ttft_ms"]
         parts = ("queue", "tokenize", "prefill", "first_sample")
-        assert ttft["total"] == pytest.approx(sum(ttft[part] for part in parts), rel=0.5)
+        assert ttft["total"] == pytest.approx(sum(ttft[part] for part in parts), abs=0.01)
         assert record["total_ms"] > ttft["total"]
         assert record["itl_ms"]["p50"] <= record["itl_ms"]["p99"] <= record["itl_ms"]["max"]
         assert record["n_gen"] == 4

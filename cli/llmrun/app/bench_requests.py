@@ -53,16 +53,20 @@ class RequestRun:
 
 
 def request_times(stats: Sequence[GenerationStats]) -> RequestTimes:
-    """The median of every figure over repetitions of one request, at least one of which gave a token."""
+    """The median of every figure over repetitions of one request, at least one of which gave a token.
+
+    The parts of TTFT are those of the repetition with the median TTFT, so that they add up.
+    """
+    middle = sorted(stats, key=lambda s: s.ttft_s or 0.0)[(len(stats) - 1) // 2]
     evaluated = {s.prefill_tokens for s in stats}
     prefill = [rate for s in stats if (rate := s.prefill_rate) is not None]
     made = [rate for s in stats if (rate := s.generation_rate) is not None]
     return RequestTimes(
-        ttft_s=statistics.median(s.ttft_s or 0.0 for s in stats),
-        queue_s=statistics.median(s.queue_s for s in stats),
-        tokenize_s=statistics.median(s.tokenize_s for s in stats),
-        prefill_s=statistics.median(s.prefill_s for s in stats),
-        first_sample_s=statistics.median(s.first_sample_s or 0.0 for s in stats),
+        ttft_s=middle.ttft_s or 0.0,
+        queue_s=middle.queue_s,
+        tokenize_s=middle.tokenize_s,
+        prefill_s=middle.prefill_s,
+        first_sample_s=middle.first_sample_s or 0.0,
         total_s=statistics.median(s.total_s for s in stats),
         itl=_itl([s.itl for s in stats if s.itl is not None]),
         load_s=stats[0].load_s,
