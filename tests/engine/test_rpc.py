@@ -209,6 +209,7 @@ def test_experts_stay_on_the_cpu(moe: Path, one: tuple[str], params: dict[str, A
         {"main_gpu": 0, "tensor_split": (1.0, 1.0)},
         {"override_tensor": (("ffn", "CUDA0"),)},
         {"override_tensor": (("ffn(", "CPU"),)},
+        {"override_tensor": (("(?<=ffn)x", "CPU"),)},
     ],
     ids=str,
 )

@@ -120,6 +120,30 @@ def test_overrides_name_a_device_and_are_patterns() -> None:
         place_weights(DENSE, MemoryPlan(overrides=(("(", "CPU"),)), placement)
 
 
+@pytest.mark.parametrize(
+    ("plan", "n_gpus"),
+    [
+        (MemoryPlan(tensor_split=(1, 1)), 1),
+        (MemoryPlan(tensor_split=(1, 1)), 0),
+        (MemoryPlan(split_mode="none", main_gpu=1), 1),
+        (MemoryPlan(split_mode="none", main_gpu=1), 0),
+        (MemoryPlan(split_mode="none", tensor_split=(1,)), 1),
+    ],
+)
+def test_what_the_engine_would_refuse(plan: MemoryPlan, n_gpus: int) -> None:
+    with pytest.raises(UsageError):
+        place(DENSE, plan, [CPU, GPU][: 1 + n_gpus])
+
+
+def test_experts_of_more_layers_than_there_are(tmp_path: Path) -> None:
+    facts = memory_facts(read_header(write_arch(tmp_path / "m.gguf", "qwen3moe")))
+    all_of_them, beyond = (
+        device_use(facts, MemoryPlan(gpu_layers=99, n_cpu_moe=n), [CPU, GPU])
+        for n in (facts.n_layer_all, 2**31 - 1)
+    )
+    assert beyond == all_of_them
+
+
 def test_caches_follow_their_layers_unless_kept_on_the_host() -> None:
     plan = MemoryPlan(n_ctx=1024, gpu_layers=3)
     host, gpu = device_use(DENSE, plan, [CPU, GPU]).buckets

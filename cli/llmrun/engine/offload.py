@@ -8,12 +8,13 @@ tools (common/common.h).
 from __future__ import annotations
 
 import ctypes
-import re
 from typing import Any
 
 from llmrun.engine.api import ModelParams
 from llmrun.engine.bindings import Device, device_handles, devices, library, native_function
 from llmrun.errors import UsageError
+from llmrun.gguf.layers import MAX_LAYERS
+from llmrun.memory.patterns import tensor_pattern
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
@@ -46,7 +47,10 @@ class Placement:
         rules = tensor_rules(params)
         if rules:
             types = buffer_types()
-            entries = [_Override(_pattern(pattern), _buffer_type(types, name)) for pattern, name in rules]
+            entries = [
+                _Override(tensor_pattern(pattern).pattern.encode(), _buffer_type(types, name))
+                for pattern, name in rules
+            ]
             self._overrides = (_Override * (len(entries) + 1))(*entries)  # an empty entry ends the list
             native.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
 
@@ -65,7 +69,7 @@ def tensor_rules(params: ModelParams) -> list[tuple[str, str]]:
     rules = list(params.override_tensor)
     if params.cpu_moe:
         rules.append((_EXPERTS, "CPU"))
-    rules += [(rf"blk\.{layer}{_EXPERTS}", "CPU") for layer in range(params.n_cpu_moe)]
+    rules += [(rf"blk\.{layer}{_EXPERTS}", "CPU") for layer in range(min(params.n_cpu_moe, MAX_LAYERS))]
     return rules
 
 
@@ -119,15 +123,6 @@ def _shares(split: tuple[float, ...], n_gpus: int) -> Any:
             "give shares of 0 or more, at least one above 0",
         )
     return (ctypes.c_float * max(library().llama_max_devices(), len(split)))(*split)
-
-
-def _pattern(pattern: str) -> bytes:
-    """The pattern for the library, which would blame the model's file for one that is no expression."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"the tensor pattern {pattern!r} is no regular expression: {error}") from None
-    return pattern.encode()
 
 
 def _buffer_type(types: dict[str, int], name: str) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from llmrun.errors import UsageError
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.gguf.weights import INPUT_SLOT, Weight
+from llmrun.memory.patterns import tensor_pattern
 from llmrun.memory.plan import DeviceInfo, MemoryPlan
 
 _HOST = DeviceInfo("CPU", "cpu", 0, 0)
@@ -80,12 +81,11 @@ def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -
     """Divide the places of a model among `devices`.
 
     Raises:
-        UsageError: `main_gpu` names no GPU.
+        UsageError: `main_gpu` names no GPU, or there are more shares than GPUs.
     """
     host, gpus = host_of(devices), gpus_of(devices)
+    _check_gpus(plan, len(gpus))
     if gpus and plan.split_mode == "none":
-        if not 0 <= plan.main_gpu < len(gpus):
-            raise UsageError(f"there is no GPU {plan.main_gpu}", f"GPUs are numbered 0 to {len(gpus) - 1}")
         gpus = (gpus[plan.main_gpu],)
     on_gpu = min(max(0, plan.gpu_layers), facts.n_slots) if gpus else 0
     start = facts.n_slots - on_gpu
@@ -101,31 +101,45 @@ def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -
     return Placement((host, *gpus), tuple(slots), on_gpu, pipelined)
 
 
+def _check_gpus(plan: MemoryPlan, n_gpus: int) -> None:
+    """As the engine room does before a load."""
+    if plan.split_mode == "none":
+        if plan.tensor_split:
+            raise UsageError(
+                "a main GPU takes the whole model; tensor split shares it", "give one of the two"
+            )
+        if not 0 <= plan.main_gpu < max(n_gpus, 1):
+            hint = f"GPUs are numbered 0 to {n_gpus - 1}" if n_gpus else "leave --main-gpu out"
+            raise UsageError(f"there is no GPU {plan.main_gpu}", hint)
+    if len(plan.tensor_split) > max(n_gpus, 1):
+        raise UsageError(
+            f"a tensor split of {len(plan.tensor_split)} shares for {n_gpus} GPU devices",
+            "give one share for each GPU",
+        )
+
+
 def _may_pipeline(plan: MemoryPlan, n_gpus: int) -> bool:
     """Source: constructor of llama_context; a weight that is forced anywhere rules it out."""
     moved = plan.overrides or plan.cpu_moe or plan.n_cpu_moe
     return n_gpus > 1 and plan.offload_kqv and not moved
 
 
-def _expert_overrides(plan: MemoryPlan) -> list[tuple[str, str]]:
+def _expert_overrides(facts: MemoryFacts, plan: MemoryPlan) -> list[tuple[str, str]]:
     experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
     if plan.cpu_moe:
         return [(experts, "CPU")]
-    return [(rf"blk\.{il}{experts}", "CPU") for il in range(plan.n_cpu_moe)]
+    return [(rf"blk\.{il}{experts}", "CPU") for il in range(min(plan.n_cpu_moe, facts.n_layer_all))]
 
 
-def _overridden(plan: MemoryPlan, placement: Placement) -> list[tuple[re.Pattern[str], int]]:
+def _overridden(
+    facts: MemoryFacts, plan: MemoryPlan, placement: Placement
+) -> list[tuple[re.Pattern[str], int]]:
     names = {d.name: i for i, d in enumerate(placement.devices)} | {"CPU": 0}
     rules = []
-    for pattern, device in (*plan.overrides, *_expert_overrides(plan)):
+    for pattern, device in (*plan.overrides, *_expert_overrides(facts, plan)):
         if device not in names:
             raise UsageError(f"no device {device} for tensors {pattern}", f"devices: {', '.join(names)}")
-        try:
-            rules.append((re.compile(pattern), names[device]))
-        except re.error as error:
-            raise UsageError(
-                f"{pattern} is not a pattern: {error}", "patterns are regular expressions"
-            ) from None
+        rules.append((tensor_pattern(pattern), names[device]))
     return rules
 
 
@@ -143,7 +157,7 @@ def place_weights(facts: MemoryFacts, plan: MemoryPlan, placement: Placement) ->
     Raises:
         UsageError: an override names no device or is no pattern.
     """
-    rules = _overridden(plan, placement)
+    rules = _overridden(facts, plan, placement)
     with_layers = sorted(set(placement.slots[:-1]))
     placed = []
     for weight in facts.weights:
