@@ -72,8 +72,8 @@ class Spread:
 class RequestTimes:
     """A request's time as a user feels it; each figure is the median over the repetitions.
 
-    `ttft_s` = queue + tokenise + prefill + first sample, all of the same repetition. `evaluated` are prompt tokens that were not cached,
-    the same in every repetition, else -1.
+    `ttft_s` = queue + tokenise + prefill + first sample, all of the same repetition. `evaluated` are prompt
+    tokens that were not cached, the same in every repetition, else -1.
     """
 
     ttft_s: float
