@@ -161,7 +161,8 @@ class PrefixReport:
 
 @dataclass(frozen=True, slots=True)
 class ContextUse:
-    """What a prompt takes of the context, in tokens; `answer_tokens` are kept free for the answer."""
+    """What a request takes of the context, in tokens; `answer_tokens` are those of the answer so far, or as
+    many as are kept free for it."""
 
     system_tokens: int
     history_tokens: int

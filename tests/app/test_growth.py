@@ -123,6 +123,15 @@ class TestConversation:
         assert answered.stats.generated_tokens == len(answered.text) - len("fine") + 3
         assert answered.kv.tokens == answered.stats.prompt_tokens + answered.stats.generated_tokens - 1
 
+    def test_the_meter_counts_the_answer_in_the_context_as_it_is_now(self, long_desk: Desk) -> None:
+        chat = long_desk.chat([["x"] * 20_000], None, n_ctx_train=TRAINED, watched=True, max_tokens=12_000)
+        answered = self.say(chat, "go").completion
+        use = answered.context
+        assert use is not None
+        assert use.answer_tokens == answered.stats.generated_tokens
+        assert use.capacity_tokens == answered.kv.capacity_tokens == 16384
+        assert use.free_tokens == 16384 - answered.stats.prompt_tokens - answered.stats.generated_tokens
+
     def test_an_endless_answer_ends_at_the_trained_length(self, long_desk: Desk) -> None:
         answered = self.say(self.chat(long_desk, ["x"] * TRAINED), "go").completion
         assert answered.finish_reason == "context"

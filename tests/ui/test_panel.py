@@ -8,6 +8,7 @@ import pytest
 
 from llmrun.events import (
     Completion,
+    ContextUse,
     DeviceKv,
     FinishReason,
     GenerationStats,
@@ -99,6 +100,23 @@ def test_no_label_or_figure_is_cut_and_nothing_is_wider_than_the_terminal(
             assert detail in text
     for device in completion.kv.devices:
         assert device.device in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (40, ""),
+        (80, "history 2,222, newest 333"),
+        (100, "history 2,222, newest 333, answer 512, system 4,444"),
+    ],
+)
+def test_a_narrow_panel_says_of_the_context_what_changes(columns: int, shown: str) -> None:
+    context = ContextUse(4444, 2222, 333, 512, 8192)
+    text = render(replace(COMPLETION, context=context), columns)
+    (row,) = [line for line in text.splitlines() if "context" in line]
+    assert "681 free" in row
+    assert shown in row
+    assert all(part in row or columns < 100 for part in ("answer", "system"))
 
 
 @pytest.mark.parametrize(

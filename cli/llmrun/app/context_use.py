@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmrun.app.overflow import answer_room
 from llmrun.app.prompts import Prepared, Prompter
@@ -21,7 +21,8 @@ def context_use(
     capacity: int,
     prompter: Prompter,
 ) -> ContextUse | None:
-    """Tokens of each part; None where the template has changed a text so that it cannot be found again.
+    """Tokens of each part before the answer begins; None where the template has changed a text so that it
+    cannot be found again.
 
     What the template puts before the first message counts as system text, and what it puts between two texts
     with the later one. A summary is history.
@@ -44,14 +45,21 @@ def context_use(
     later_tokens = _tokens_of_end(sizes, len(text[system_end:].encode()))
     if not window.summary and window.left_out >= len(conversation.exchanges):
         newest_tokens = later_tokens
-    free = max(0, capacity - len(sizes))
-    return ContextUse(
+    prompt_only = ContextUse(
         system_tokens=len(sizes) - later_tokens,
         history_tokens=later_tokens - newest_tokens,
         newest_tokens=newest_tokens,
-        answer_tokens=min(answer_room(settings, capacity), free),
+        answer_tokens=0,
         capacity_tokens=capacity,
     )
+    return with_answer(prompt_only, 0, settings, capacity)
+
+
+def with_answer(use: ContextUse, n_tokens: int, settings: OutputSettings, capacity: int) -> ContextUse:
+    """The same prompt with `n_tokens` of its answer, in a context that may have grown meanwhile."""
+    room = replace(use, answer_tokens=0, capacity_tokens=capacity).free_tokens
+    answer_tokens = max(n_tokens, answer_room(settings, capacity))
+    return replace(use, answer_tokens=max(0, min(answer_tokens, room)), capacity_tokens=capacity)
 
 
 def _as_rendered(content: str, is_there: Callable[[str], bool]) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, starmap
 
 from llmrun.app.answer_text import AnswerText
-from llmrun.app.context_use import context_use
+from llmrun.app.context_use import context_use, with_answer
 from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
 from llmrun.app.overflow import make_room
@@ -224,6 +224,11 @@ class Turns:
         capacity = self._engine.facts.n_ctx_seq
         return context_use(prepared, ask.conversation, window, self._settings.output, capacity, prompter)
 
+    def _context_now(self, decoded: _Decoded, context: Callable[[], ContextUse | None]) -> ContextUse | None:
+        """What the request takes so far; its prompt is looked at once."""
+        use, capacity = decoded.context or context(), self._engine.facts.n_ctx_seq
+        return use and with_answer(use, len(decoded.sampled), self._settings.output, capacity)
+
     def _decode(
         self, job: Job, text: AnswerText, timeline: Timeline, context: Callable[[], ContextUse | None]
     ) -> Generator[Event, None, _Decoded]:
@@ -251,13 +256,13 @@ class Turns:
                     self._keep_budget(run, timeline, text)
                     if self._watched and now_s - measured_s >= MEASURE_S:
                         measured_s = now_s
-                        decoded.context = decoded.context or context()
+                        decoded.context = self._context_now(decoded, context)
                         kv = kv_use(self._engine)
                         yield Measured(timeline.finished(), decoded.prefix, kv, decoded.context)
                 case EndStep():
                     decoded.reason = step.reason
         if self._watched:
-            decoded.context = decoded.context or context()
+            decoded.context = self._context_now(decoded, context)
         return decoded
 
     def _steps(self, job: Job, decoded: _Decoded) -> Iterator[tuple[Run, Step | Notice]]:

@@ -17,6 +17,7 @@ from llmrun.units import format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from llmrun.app.chat import Chat
+    from llmrun.config.layers import Row
     from llmrun.events import Event
     from llmrun.journal.session import Session
     from llmrun.journal.sessions import SessionStore
@@ -131,7 +132,7 @@ class ChatCommands:
         row = next((row for row in self._chat.settings.rows() if row.name == name), None)
         if row is None and not value:
             raise UsageError(f"there is no setting {given}", "/show lists the settings")
-        now = f"{name} = {row.value if row else value}"
+        now = f"{name} = {self._value(row) if row else value}"
         self._note(f"{now}, once the model is loaded again (/model)" if needs_load else now)
 
     def _show_settings(self, _: str) -> None:
@@ -141,8 +142,14 @@ class ChatCommands:
             if row.name == "system":
                 rows.append((row.name, f"{chat.session.system or 'none'}  (/system)"))
             elif row.name != "model":
-                rows.append((row.name, f"{row.value}  ({row.source})"))
+                rows.append((row.name, f"{self._value(row)}  ({row.source})"))
         print_rows(self._streams, rows)
+
+    def _value(self, row: Row) -> str:
+        """A setting's value; with the size of a context that grows."""
+        if (row.name, row.value) == ("n_ctx", "auto"):
+            return f"auto, {format_tokens(self._chat.kv.capacity_tokens)} now"
+        return row.value
 
     def _stats(self, _: str) -> None:
         t = self._chat.totals

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llmrun.events import Completion, ContextUse, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
 from llmrun.ui.bar import bar
-from llmrun.ui.context_view import answer_part, prompt_parts
+from llmrun.ui.context_view import context_figures
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
@@ -85,7 +85,7 @@ def panel_rows(figures: Figures, *, name_devices: bool = False) -> list[tuple[st
         label = f"KV {one_line(device.device)}" if name_devices else "KV cache"
         rows.append((label, *_kv_figures(kv, index)))
     if figures.context is not None:
-        rows.append(("context", *_context_figures(figures.context)))
+        rows.append(("context", *context_figures(figures.context)))
     rows.append(("prefix cache", _prefix_figure(stats), _prefix_detail(figures.prefix)))
     threads = f"{figures.n_threads} threads" if figures.n_threads else ""
     rows.append(("status", figures.status, threads))
@@ -118,11 +118,6 @@ def _kv_figures(kv: KvUse, index: int) -> tuple[str, str]:
     if index:
         return used, where
     return used, f"{where}  {_bar(kv)} {format_count(kv.tokens)}/{format_tokens(kv.capacity_tokens)}"
-
-
-def _context_figures(context: ContextUse) -> tuple[str, str]:
-    detail = ", ".join((*prompt_parts(context), answer_part(context)))
-    return f"{format_count(context.free_tokens)} free", detail
 
 
 def _bar(kv: KvUse) -> str:
