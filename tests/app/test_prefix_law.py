@@ -25,6 +25,7 @@ from llmrun.events import PrefixReport
 from llmrun.store.snapshots import SnapshotStore
 
 from tests.support.engines import EXACT, GREEDY, distance, forget, last_logits, open_llama, run_one
+from tests.support.models import gemma_path
 from tests.support.prefixes import keep_everything
 from tests.support.tiny import Arch, write_tiny
 
@@ -65,7 +66,7 @@ PROMPTS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple).map(wor
 
 def new_process(path: Path, engine: LlamaEngine, folder: Path) -> PrefixCache:
     forget(engine)
-    disk = DiskPrefixes(SnapshotStore(folder, 1 << 26), (path,), lambda: layout_settings(engine.facts, {}))
+    disk = DiskPrefixes(SnapshotStore(folder, 1 << 28), (path,), lambda: layout_settings(engine.facts, {}))
     return PrefixCache(engine, time.perf_counter, disk=disk)
 
 
@@ -183,6 +184,27 @@ def test_a_conversation_left_for_another_comes_back_from_memory(
     _, report, reused = answer(cache, engine, [*one, 5, 5], (), 5)
     assert reused == report.memory_tokens + report.checkpoint_tokens
     assert reused >= len(one) - 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("enabled", [True, False])
+def test_quantized_gemma_answers_the_same_prompt_with_the_same_numbers(tmp_path: Path, enabled: bool) -> None:
+    """Numbers depend on how a prompt is cut and on how its window lies in the cache: both are repeated."""
+    engine = open_llama(gemma_path(), n_ctx=2048, n_ubatch=256)
+    try:
+        prompt = engine.tokenize("The river rises in spring. " * 200, add_special=True, parse_special=False)
+        assert len(prompt) > 1024  # so that the window of 512 has moved on in its cells
+        seen = []
+        for cache_is_on in (enabled, True, True):
+            cache = new_process(gemma_path(), engine, tmp_path)
+            cache._enabled = cache_is_on
+            logits, report, _ = answer(cache, engine, prompt, (500,), 20)
+            seen.append((logits, report.disk_tokens))
+            list(cache.keep(len(prompt), 1.0, None))
+        assert [tokens for _, tokens in seen] == [0, len(prompt) - 4 if enabled else 0, len(prompt) - 4]
+        assert seen[0][0] == seen[1][0] == seen[2][0]
+    finally:
+        engine.close()
 
 
 def test_nothing_is_kept_beside_the_live_sequence_where_that_is_not_wanted(

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Literal
 
 from llmrun.app.kv_use import kv_use
-from llmrun.app.prefix_disk import DiskPrefixes, Kept, Search
+from llmrun.app.prefix_disk import DiskPrefixes, Search
+from llmrun.app.prefix_memory import Kept, memory_budget
 from llmrun.app.prefix_reasons import Missed, difference, miss_reason
 from llmrun.chat.turns import History, load_history
 from llmrun.engine.api import Engine, PrefillStep, State
+from llmrun.errors import EngineFailure
 from llmrun.events import Notice, PrefixReport
 from llmrun.metrics.clock import Clock
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way, forgets, marks, still_valid, thinned
@@ -24,12 +26,6 @@ from llmrun.prefix.eviction import StateCache
 from llmrun.prefix.reuse import common_prefix
 from llmrun.prefix.trie import Found
 from llmrun.prefix.worth import LEAST_SAVED_S, pays
-
-MEMORY_SHARE = 16
-"""Checkpoints and copies together take at most this part (1/16) of the main memory that is free."""
-
-MEMORY_MOST_BYTES = 1 << 30
-"""And never more than this: what is not used again should not push out what is."""
 
 SEARCH_S = 0.02
 """What a search on disk may save at least; it takes a few milliseconds."""
@@ -110,12 +106,10 @@ class PrefixCache:
         missed = Missed(prompt, 0, held or None, common, rewritten=goes_on and common < len(held))
         self._request = request = _Request(missed)
         live = self._way(held, self._engine.pos_min(self._seq), self._checkpoints, prompt)
-        if not self._enabled:
-            return ()
         copy = self._best_copy(prompt, live.tokens)
         search = self._search_disk(prompt, copy.usable if copy else live.tokens)
         yield from self._told(search)
-        if common < len(held) // 2:
+        if common < len(held) // 2 and self._enabled:
             self._copy(held)
         known = copy.usable if copy else live.tokens
         stored = yield from self._read(search, gained=search.way.tokens - known)
@@ -131,6 +125,8 @@ class PrefixCache:
 
     def _best_copy(self, prompt: Sequence[int], tokens: int) -> Found[Kept] | None:
         """The copy in memory that saves more than `tokens`, which are saved without."""
+        if not self._enabled:
+            return None
         copy = self._copies.longest(prompt, lambda kept, _: self._way_of(kept, prompt).tokens)
         if copy is None or copy.usable <= tokens:
             return None
@@ -256,8 +252,21 @@ class PrefixCache:
             self.prefill_s_per_token = (now_s - self._request.began_s) / step.total
         position = step.reused + step.done
         if step.done and position in self._request.marks:
-            state = self._engine.save(self._seq, partial=True)
-            self._validated()
+            self._checkpoint(position)
+
+    def _checkpoint(self, position: int) -> None:
+        """Take a checkpoint, and go on as a later request will that comes back to it.
+
+        A window that has moved on lies in its cells in another order than one that was put back, and sums in
+        another order round otherwise. Put back now, it gives the same prompt the same answer ever after, with
+        the cache or without. (With --swa-full that would forget what the setting is to keep.)
+        """
+        held, facts = self._validated(), self._engine.facts
+        lost = self._engine.pos_min(self._seq)
+        state = self._engine.save(self._seq, partial=True)
+        if state.pos_min > lost and not facts.swa_full and not self._engine.restore(self._seq, state, held):
+            raise EngineFailure("the engine does not take back the state it has just saved")
+        if self._enabled:
             point = Checkpoint(position, state.pos_min, state.size_bytes, state)
             self._checkpoints = thinned([*self._checkpoints, point], self._budget_bytes)
 
@@ -298,10 +307,3 @@ class PrefixCache:
         """Histories kept on disk, the last used first."""
         texts = self._disk.histories() if self._disk is not None else ()
         yield from map(load_history, texts)
-
-
-def memory_budget() -> int:
-    """Bytes that checkpoints and copies may take on this machine now."""
-    from llmrun.app.host_memory import host_memory
-
-    return min(host_memory().free_bytes // MEMORY_SHARE, MEMORY_MOST_BYTES)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from llmrun.app.host_memory import host_memory
 from llmrun.app.loading import Opened
+from llmrun.app.prefix_memory import Kept
 from llmrun.config.views import ContextSettings
 from llmrun.engine.api import EngineFacts, State
 from llmrun.errors import WriteFailure
@@ -32,20 +33,6 @@ ROPE_SETTINGS = ("rope_scaling", "rope_freq_base", "rope_freq_scale", "yarn_orig
 
 OTHER_SETTINGS_TOKENS = 32
 """So many tokens must be in common before "settings changed" explains a miss: templates begin alike."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """A sequence that was copied out whole, with the checkpoints taken on it."""
-
-    tokens: tuple[int, ...]
-    state: State
-    checkpoints: tuple[Checkpoint[State], ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """All of its copies together."""
-        return self.state.size_bytes + sum(c.size_bytes for c in self.checkpoints)
 
 
 @dataclass(frozen=True, slots=True)
