@@ -165,7 +165,7 @@ class TestTerminal:
         self, online: Online, family: dict[str, Path], answer: str, taken: str
     ) -> None:
         with online.cli.terminal("pull", REPO, "--device", "CPU=8GiB", "-c", "512") as terminal:
-            terminal.wait_for("Which one")
+            terminal.wait_for("Number or name")
             terminal.send(answer)
             assert terminal.ended() == 0
             assert f"chat {REPO}:{taken}" in terminal.text
@@ -173,17 +173,17 @@ class TestTerminal:
 
     def test_what_is_not_in_the_table_is_asked_again(self, online: Online, family: dict[str, Path]) -> None:
         with online.cli.terminal("pull", REPO, "--device", "CPU=8GiB", "-c", "512") as terminal:
-            place = terminal.wait_for("Which one")
+            place = terminal.wait_for("Number or name")
             for wrong in ("9", "Q4", "\x1b[31m"):
                 terminal.send(f"{wrong}\r")
-                place = terminal.wait_for("Which one", after=place)
+                place = terminal.wait_for("Number or name", after=place)
             terminal.send("Q2_K\r")
             assert terminal.ended() == 0
 
     @pytest.mark.parametrize("keys", ["\x03", "\x04", "q\r"])
     def test_leaving_is_clean(self, online: Online, family: dict[str, Path], keys: str) -> None:
         with online.cli.terminal("pull", REPO, "--device", "CPU=8GiB", "-c", "512") as terminal:
-            terminal.wait_for("Which one")
+            terminal.wait_for("Number or name")
             terminal.send(keys)
             assert terminal.ended() == 130
             assert terminal.modes == terminal.modes_before

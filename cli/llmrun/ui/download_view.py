@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _RATE_OVER_S = 5.0
 _TELL_EVERY_S = 30.0
-_WIDE, _BAR_CELLS = 64, 20
+_WIDE, _NARROW, _BAR_CELLS = 72, 50, 20
 _VERIFIED = {"sha256": "SHA-256 verified", "git": "digest verified", "size": "here already"}
 
 
@@ -172,13 +172,20 @@ def _retried(event: FileRetried, *, name: bool = True) -> str:
 
 def _moved(done: int, size: int, pace: str, rate: float | None, columns: int) -> str:
     share = done / size if size else 1.0
-    left = f"{format_seconds(max(1.0, (size - done) / rate))} left" if rate and done < size else ""
+    left = f"{_clock((size - done) / rate)} left" if rate and done < size else ""
     words = [f"{share:4.0%}", _of(done, size), pace, left]
     if columns >= _WIDE:
         words.insert(0, bar(share, _BAR_CELLS))
-    elif columns < 40 and left:
-        words.remove(pace)
+    elif columns < _NARROW and left:
+        words[2] = ""
     return "  ".join(word for word in words if word)
+
+
+def _clock(time_s: float) -> str:
+    """`0:05`, `12:40`, `3:02:10`."""
+    minutes, seconds = divmod(max(1, round(time_s)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def _of(done: int, size: int) -> str:

@@ -85,7 +85,7 @@ def ask_which(streams: Streams, offers: Offers, find: Callable[[str], int | str]
     """
     streams.err.write(offers_text(offers, get_terminal_size().columns))
     marked = offers.marked
-    question = "Which one, by number or name?"
+    question = "Number or name?"
     if marked is not None:
         question += f" [{marked + 1}, {one_line(offers.quants[marked].quant)}]"
     while True:
