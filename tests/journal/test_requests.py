@@ -9,7 +9,16 @@ import pytest
 
 from llmrun.config.layers import resolve
 from llmrun.errors import WriteFailure
-from llmrun.events import Completion, DeviceKv, GenerationStats, ItlStats, KvUse, ModelInfo, PrefixReport
+from llmrun.events import (
+    Completion,
+    DeviceKv,
+    Difference,
+    GenerationStats,
+    ItlStats,
+    KvUse,
+    ModelInfo,
+    PrefixReport,
+)
 from llmrun.journal.lines import read
 from llmrun.journal.requests import log_request, request_log, request_record
 
@@ -77,6 +86,11 @@ def test_counts_times_and_settings_are_kept() -> None:
 
 def test_no_word_of_the_user_gets_in() -> None:
     assert SECRET not in json.dumps(request_record(completion(), NOON))
+    reason = f'differs from token 5 ("{SECRET}" against "{SECRET}")'
+    missed = PrefixReport(miss_reason=reason, difference=Difference(4, SECRET, SECRET, SECRET))
+    record = request_record(replace(completion(), prefix=missed), NOON)
+    assert SECRET not in json.dumps(record)
+    assert "differs from token 5" in json.dumps(record)
 
 
 def test_times_of_other_zones_are_written_in_utc() -> None:

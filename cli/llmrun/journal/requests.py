@@ -7,12 +7,13 @@ out: prompt, answer, reasoning, system message and stop texts, and the model's p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from llmrun.config.schema import BY_NAME
 from llmrun.documents import completion_document
-from llmrun.events import Completion
+from llmrun.events import Completion, PrefixReport
 from llmrun.journal.lines import append
 
 SCHEMA = "llmrun.request/1"
@@ -31,7 +32,7 @@ def log_request(data_dir: Path, completion: Completion, at: datetime) -> None:
 
 def request_record(completion: Completion, at: datetime) -> dict[str, object]:
     """The record of a request that ended at `at`, a time with a zone."""
-    document = completion_document(completion)
+    document = completion_document(replace(completion, prefix=_without_quotes(completion.prefix)))
     model = completion.model
     return {
         "schema": SCHEMA,
@@ -45,6 +46,12 @@ def request_record(completion: Completion, at: datetime) -> dict[str, object]:
         **{name: document[name] for name in _FIGURES},
         "settings": _without_text(completion.settings),
     }
+
+
+def _without_quotes(prefix: PrefixReport) -> PrefixReport:
+    """A reason that quotes where two prompts differ keeps the place and loses the words."""
+    reason, quoted, _ = prefix.miss_reason.partition(' ("')
+    return replace(prefix, miss_reason=reason, difference=None) if quoted else prefix
 
 
 def _without_text(settings: Mapping[str, object]) -> dict[str, object]:
