@@ -189,6 +189,7 @@ def test_figures_of_settings_come_from_the_environment_too(cli: Cli, model: Path
         (["-ctk", "f17"], 2),
         (["-r", "0"], 2),
         (["--plot", "picture.gif"], 2),
+        (["--plot", "picture.png"], 2),
         (["--plot", "/no/such/folder/p.png"], 2),
         (["--prompt", "@/no/such/file"], 2),
         (["/no/such.gguf"], 3),
@@ -227,9 +228,11 @@ def test_no_line_is_wider_than_the_terminal(cli: Cli, model: Path, columns: int)
         assert max(map(len, lines)) <= columns
 
 
-@pytest.mark.skipif(HAS_MATPLOTLIB, reason="matplotlib is installed")
-def test_without_matplotlib_a_picture_is_refused_with_the_way_to_get_it(cli: Cli, model: Path) -> None:
-    ended = cli.here("bench", model, *SMALL, "--plot", "p.png")
+def test_without_matplotlib_a_picture_is_refused_with_the_way_to_get_it(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    ended = cli.here("bench", model, "-d", "0,8", "--plot", "p.png")
     assert ended.status == 2
     assert "llmrun[plot]" in ended.err
 

@@ -47,6 +47,11 @@ class BenchPlan:
     warmup: bool = True
     delay_s: float = 0.0
 
+    @property
+    def has_pictures(self) -> bool:
+        """Whether something varies that rates can be drawn over."""
+        return any(len(set(values)) > 1 for values in (self.models, self.n_depth, self.n_parallel))
+
     def groups(self) -> tuple[Group, ...]:
         """The contexts in order, each with its tests; none where all counts are 0."""
         found = (

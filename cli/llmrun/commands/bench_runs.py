@@ -50,7 +50,7 @@ def run_bench(
     if plot is not None:
         from llmrun.ui.plot import check_plot
 
-        check_plot(plot)
+        check_plot(plot, varied=plan.has_pictures)
     if verbose:
         log_to_stderr()
     request = BenchRequest(
@@ -70,10 +70,11 @@ def run_bench(
         finally:
             view.close()
     assert view.report is not None
-    if plot is not None:
+    pictures = () if plot is None else charts(view.report.records)  # none where it was interrupted early
+    if plot is not None and pictures:
         from llmrun.ui.plot import save_plot
 
-        save_plot(charts(view.report.records), plot)
+        save_plot(pictures, plot)
     return view.report
 
 

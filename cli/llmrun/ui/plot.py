@@ -15,16 +15,22 @@ _WIDTH_IN, _HEIGHT_IN, _DPI = 7.5, 3.6, 150
 _BAR_SHARE = 0.8
 
 
-def check_plot(path: Path) -> None:
+def check_plot(path: Path, *, varied: bool) -> None:
     """Refuse, before anything is measured, a picture that could not be drawn.
 
     Raises:
-        UsageError: another ending than .png or .svg, no such folder, or matplotlib is missing.
+        UsageError: another ending than .png or .svg, no such folder, nothing to draw the rates over, or
+            matplotlib is missing.
     """
     if path.suffix.lower() not in ENDINGS:
         raise UsageError(f"--plot cannot write {path.name!r}", f"end the name in {' or '.join(ENDINGS)}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"the folder of {str(path)!r} does not exist", "make it first")
+    if not varied:
+        raise UsageError(
+            "there is nothing to plot: neither depth, sequences nor models vary",
+            "give -d, --parallel or MODEL several values",
+        )
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             "--plot needs matplotlib", "install llmrun with its extra: pip install 'llmrun[plot]'"
@@ -32,17 +38,11 @@ def check_plot(path: Path) -> None:
 
 
 def save_plot(charts: Sequence[Chart], path: Path) -> None:
-    """Draw the charts below each other.
+    """Draw the charts, at least one, below each other.
 
     Raises:
-        UsageError: there is nothing to draw.
         WriteFailure: the file cannot be written.
     """
-    if not charts:
-        raise UsageError(
-            "there is nothing to plot: neither depth, sequences nor models vary",
-            "give -d, --parallel or MODEL several values",
-        )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
