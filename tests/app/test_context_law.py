@@ -6,7 +6,7 @@ F32 models of each memory kind under greedy sampling, so that every token tells.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from llmrun.app.loading import OpenRequest
 from llmrun.app.run import RunRequest, run
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
+from llmrun.engine.api import ContextParams
 from llmrun.engine.llama import LlamaEngine
 from llmrun.errors import WriteFailure
 from llmrun.journal.sessions import SessionStore
@@ -141,14 +142,18 @@ def test_growth_between_turns_and_in_an_answer_changes_no_token(
         assert answered.stats.generated_tokens == n
         assert answered.kv.tokens == answered.stats.prompt_tokens + n - 1
         assert answered.kv.capacity_tokens == answered.settings["n_ctx"] == chat.kv.capacity_tokens
-        held = list(rig.engines[0].held(0))
-        for end in range(answered.stats.prompt_tokens, len(held)):
-            logits = run_one(large, held[:end]).logits
-            assert max(logits) - logits[held[end]] < NOISE[arch]
+        assert_chosen(large, list(rig.engines[0].held(0)), answered.stats.prompt_tokens, NOISE[arch])
     large.close()
     assert len(rig.resized) >= 3
     assert rig.resized == sorted(rig.resized)
     assert rig.resized[-1] == chat.kv.capacity_tokens <= TRAINED
+
+
+def assert_chosen(large: LlamaEngine, held: list[int], start: int, noise: float) -> None:
+    """From `start` on, every token is one that a context which was large from the start would have chosen."""
+    for end in range(start, len(held)):
+        logits = run_one(large, held[:end]).logits
+        assert max(logits) - logits[held[end]] < noise
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -156,10 +161,49 @@ def test_one_long_prompt_opens_a_context_that_holds_it(
     rig: Rig, paths: dict[Arch, Path], arch: Arch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "DEFAULT_CTX", 256)
-    prompt = words(1, 200)
-    grown = rig.run(paths[arch], prompt, max_tokens=300).completion
-    large = rig.run(paths[arch], prompt, max_tokens=300, n_ctx=TRAINED, prefix_cache=False).completion
-    assert grown.text == large.text
-    assert grown.stats.generated_tokens == 300
-    assert rig.resized[0] % 256 == 0
+    kept: list[list[int]] = []
+    close = LlamaEngine.close
+
+    def noted_close(self: LlamaEngine) -> None:
+        kept.append(list(self.held(0)))
+        close(self)
+
+    monkeypatch.setattr(LlamaEngine, "close", noted_close)
+    grown = rig.run(paths[arch], words(1, 200), max_tokens=600).completion
+    assert grown.stats.generated_tokens == 600
+    assert len(rig.resized) == 2
     assert grown.kv.capacity_tokens == rig.resized[-1]
+    with closing(open_llama(paths[arch], **ENGINE, n_ctx=TRAINED)) as large:
+        assert_chosen(large, kept[0], grown.stats.prompt_tokens, NOISE[arch])
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+@pytest.mark.parametrize("length", [3, 150])
+def test_stopped_in_the_middle_of_a_growth(
+    rig: Rig, paths: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch, when: str, length: int
+) -> None:
+    """A long message makes it grow before the answer, a short one in the middle of it."""
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 768)
+    stop, use = Stop(), LlamaEngine._use
+    chat = rig.chat(paths["llama"], stop, max_tokens=900)
+    pressed: list[str] = []
+
+    def stopped(self: LlamaEngine, params: ContextParams) -> None:
+        if when == "before":
+            stop.press()
+        use(self, params)
+        stop.press()
+        pressed.append(when)
+        monkeypatch.setattr(LlamaEngine, "_use", use)
+
+    monkeypatch.setattr(LlamaEngine, "_use", stopped)
+    answered = say(chat, words(0, length)).completion
+    assert pressed == [when]
+    assert answered.finish_reason == "interrupted"
+    assert bool(answered.text) == (length == 3)
+    assert chat.kv.capacity_tokens > 768
+    chat.change("max_tokens", "20")
+    after = say(chat, words(1)).completion
+    assert after.stats.generated_tokens == 20
+    with closing(open_llama(paths["llama"], **ENGINE, n_ctx=TRAINED)) as large:
+        assert_chosen(large, list(rig.engines[0].held(0)), after.stats.prompt_tokens, NOISE["llama"])
