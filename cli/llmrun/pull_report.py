@@ -42,14 +42,16 @@ class Offers:
     """The quantizations in a repository at one commit, in the order of their sizes; `marked` is the index of
     the one that suits this machine best, None where none fits.
 
-    `title` is the model's own name. K/V is the same for all: `kv_bytes` with `n_ctx` tokens of these types.
-    `has_gpu` tells whether there was a GPU to plan for. `received_bytes` came over the network to know this.
+    `title` is the model's own name; `kind` says what it is where it generates no text, else empty. K/V is the
+    same for all: `kv_bytes` with `n_ctx` tokens of these types. `has_gpu` tells whether there was a GPU to
+    plan for. `received_bytes` came over the network to know this.
     """
 
     ref: str
     repo: str
     commit: str
     title: str
+    kind: str
     n_params: int
     n_ctx: int
     type_k: str
@@ -75,8 +77,8 @@ class PulledFile:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A model that is on this machine now. `name` is how to call it. `repo` and `commit` are empty for one
-    that comes in a Python package.
+    """A model that is on this machine now. `name` is how to call it, `kind` what it is where it generates no
+    text, else empty. `repo` and `commit` are empty for one that comes in a Python package.
     """
 
     ref: str
@@ -85,6 +87,7 @@ class Pulled:
     commit: str
     quant: str
     files: tuple[PulledFile, ...]
+    kind: str = ""
 
     @property
     def size_bytes(self) -> int:

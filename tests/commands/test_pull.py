@@ -12,7 +12,7 @@ from llmrun.gguf.reader import read_header
 
 from tests.support.archs import write_arch, write_split
 from tests.support.cli import Ended
-from tests.support.gguf_writer import TensorType
+from tests.support.gguf_writer import Tensor, TensorType, Value, write_gguf
 from tests.support.hub import REPO, TOKEN
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.pulling import Online
@@ -280,6 +280,15 @@ class TestPipes:
         assert (ended.status, ended.text) == (0, ANSWER)
         again = online.cli.here(command, REPO, *GREEDY, "--pull", stdin=b"Hi")
         assert (again.text, again.err) == (ANSWER, "")
+
+    def test_what_generates_no_text_is_told(self, online: Online, tmp_path: Path) -> None:
+        keys: list[tuple[str, Value]] = [("general.architecture", "bert")]
+        path = write_gguf(tmp_path / "embed-Q8_0.gguf", keys, [Tensor("t", (32,), bytes(128))])
+        online.server.add(path.name, path)
+        assert "embedding" in online("pull", REPO, "--list").text
+        assert "embedding" in offers(online)["kind"]
+        pulled = online("pull", REPO)
+        assert (pulled.status, "embedding" in pulled.err, "chat" in pulled.err) == (0, True, False)
 
 
 class TestRefusals:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from llmrun.app.first_look import first_look
 from llmrun.errors import ModelNotFound, UsageError
-from llmrun.gguf.check import other_kind
-from llmrun.gguf.reader import peek
 from llmrun.gguf.text import printable
 from llmrun.library_report import Freed, KeptModel, Library, Removal
 from llmrun.store.catalogue import Catalogue, load_catalogue
@@ -36,7 +34,6 @@ from llmrun.store.variants import (
     variants,
 )
 
-_PEEK_BYTES = 64 << 10
 F = TypeVar("F", bound=RepositoryFile)
 
 
@@ -98,7 +95,7 @@ def _kept(
 ) -> KeptModel:
     size_bytes = variant.size_bytes + (started.size_bytes if started else 0)
     first = variant.files[0]
-    kind, arch = _look(first.file)
+    kind, arch = first_look(first.file)
     return KeptModel(
         name=_called(repo, variant, found, catalogue),
         quant=title(variant),
@@ -134,7 +131,7 @@ def _broken_off(
 
 
 def _helper(repo: str, file: CachedFile) -> KeptModel:
-    _, arch = _look(file.file)
+    _, arch = first_look(file.file)
     kind, base = helper_kind(file.path) or "", file.path.rpartition("/")[2]
     return KeptModel("", base, file.size_bytes, "hub", (file.file,), file.used_s, repo, "", kind, arch)
 
@@ -147,7 +144,7 @@ def _of_packages(catalogue: Catalogue) -> Iterator[KeptModel]:
                 size_bytes = path.stat().st_size
             except (ModelNotFound, OSError):
                 continue
-            kind, arch = _look(path)
+            kind, arch = first_look(path)
             yield KeptModel(
                 name=model.name if quant == model.default else f"{model.name}:{quant}",
                 quant=quant,
@@ -166,30 +163,6 @@ def _used_s(path: Path) -> float:
         return path.stat().st_atime
     except OSError:
         return 0.0
-
-
-def _look(path: Path) -> tuple[str, str]:
-    """Kind (empty: generates text) and architecture, from the first bytes; does not count as a use."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    try:
-        try:
-            descriptor = os.open(path, flags | getattr(os, "O_NOATIME", 0))
-        except PermissionError:  # the file is somebody else's
-            descriptor = os.open(path, flags)
-        with os.fdopen(descriptor, "rb") as file:
-            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            data = file.read(_PEEK_BYTES) if regular else b""
-    except OSError:
-        return "cannot be read", ""
-    metadata = peek(data)
-    if not metadata:
-        return "no GGUF file", ""
-    return other_kind(metadata) or "", _text(metadata, "general.architecture")
-
-
-def _text(metadata: Mapping[str, object], key: str) -> str:
-    value = metadata.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def find_removal(ref: str) -> Removal:

@@ -10,6 +10,7 @@ from llmrun.app.attention import check_cache_types
 from llmrun.app.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
 from llmrun.config.layers import Effective
+from llmrun.gguf.check import other_kind
 from llmrun.gguf.facts import model_facts
 from llmrun.gguf.hparams import MemoryFacts, memory_facts
 from llmrun.gguf.reader import read_header
@@ -32,6 +33,7 @@ class _Reference:
 
     facts: MemoryFacts
     name: str
+    kind: str
     n_params: int
     header_bytes: int
     tensor_share: float
@@ -76,6 +78,7 @@ def offered(
         repo=repository.listing.repo,
         commit=repository.listing.commit,
         title=reference.name,
+        kind=reference.kind,
         n_params=reference.n_params,
         n_ctx=cells_of(facts, plan).n_ctx,
         type_k=plan.type_k,
@@ -127,6 +130,7 @@ def _reference(repository: Repository, found: Sequence[Variant[RepoFile]], cache
     return _Reference(
         facts,
         model_facts(headers[0]).name,
+        other_kind(headers[0].metadata) or "",
         sum(tensor.n_params for tensor in tensors),
         sum(header.file_bytes or 0 for header in headers) - tensor_bytes,
         loaded_bytes / tensor_bytes if tensor_bytes else 1.0,

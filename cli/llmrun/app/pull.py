@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
+from llmrun.app.first_look import first_look
 from llmrun.app.settings import SettingSources
 from llmrun.config.dirs import user_cache_dir
 from llmrun.download_report import DownloadEvent, FileDone
@@ -90,7 +91,8 @@ class Pull:
             for file in variant.files
         )
         name, listing = exact_name(repository, variant), repository.listing
-        return Pulled(self.request.ref, name, listing.repo, listing.commit, title(variant), files)
+        kind, _ = first_look(files[0].file)
+        return Pulled(self.request.ref, name, listing.repo, listing.commit, title(variant), files, kind)
 
 
 def begin_pull(request: PullRequest) -> Pull | Pulled:

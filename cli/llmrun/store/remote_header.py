@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmrun.errors import NetworkFailure, WriteFailure
+from llmrun.errors import NetworkFailure, NotAModel, WriteFailure
 from llmrun.gguf.header import GgufHeader
 from llmrun.gguf.reader import MAX_HEADER_BYTES, NeedMoreBytes, parse_header
 from llmrun.gguf.sparse import write_sparse
@@ -128,7 +128,9 @@ def _read(hub: Hub, listing: Listing, file: RepoFile) -> tuple[bytes, GgufHeader
         while True:
             data = beginning.up_to(min(wanted, file.size_bytes))
             try:
-                header = parse_header(data, name=file.path, file_bytes=file.size_bytes)
+                header = parse_header(data, name=f"{listing.repo}/{file.path}", file_bytes=file.size_bytes)
+            except NotAModel as error:
+                raise NotAModel(error.message, "choose another quantization or repository") from None
             except NeedMoreBytes as more:
                 likely = max(more.needed_bytes, min(more.likely_bytes, _LARGEST_GUESS * len(data)))
                 wanted = min(likely + likely // _MORE, MAX_HEADER_BYTES)

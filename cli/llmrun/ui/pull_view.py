@@ -11,7 +11,7 @@ from llmrun.ui.ask import ask_line
 from llmrun.ui.notes import aligned
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
-from llmrun.units import format_bytes, format_tokens
+from llmrun.units import format_bytes, format_count, format_tokens
 
 _PLAIN_COLUMNS = 80
 _WIDE, _MIDDLE = 72, 50
@@ -39,7 +39,9 @@ def offers_text(offers: Offers, columns: int) -> str:
     types = offers.type_k if offers.type_k == offers.type_v else f"{offers.type_k}/{offers.type_v}"
     about = one_line(offers.title) or offers.repo
     if offers.n_params:
-        about += f", {_parameters(offers.n_params)}"
+        about += f", {_parameters(offers.n_params)} parameters"
+    if offers.kind:
+        about += f". It generates no text: it is {one_line(offers.kind)}"
     cache = (
         f"KV cache of {format_tokens(offers.n_ctx)} at {types}: {format_bytes(offers.kv_bytes)}, "
         "the same for all"
@@ -53,7 +55,10 @@ def offers_text(offers: Offers, columns: int) -> str:
 
 
 def _parameters(count: int) -> str:
-    return f"{count / 1e9:.3g} billion" if count >= 10**9 else f"{count / 1e6:.3g} million"
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return format_count(count)
 
 
 def _row(offers: Offers, index: int, *, wide: bool, middle: bool) -> list[str]:
@@ -106,5 +111,8 @@ def print_pulled(streams: Streams, pulled: Pulled) -> None:
     """How the model is run from now on."""
     if not pulled.repo:
         streams.err.write(f"{one_line(pulled.name)} comes in a Python package and is here\n")
-    streams.err.write(f"talk to it: llmrun chat {shlex.quote(one_line(pulled.name))}\n")
+    if pulled.kind:
+        streams.err.write(f"it generates no text: it is {one_line(pulled.kind)}\n")
+    else:
+        streams.err.write(f"talk to it: llmrun chat {shlex.quote(one_line(pulled.name))}\n")
     streams.err.flush()
