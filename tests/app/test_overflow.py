@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmrun.app.chat import Chat
-from llmrun.chat.overflow import SUMMARY_HEAD, SUMMARY_REQUEST
+from llmrun.app.worker import Stop
+from llmrun.chat.messages import Message
+from llmrun.chat.overflow import (
+    SUMMARY_HEAD,
+    SUMMARY_REQUEST,
+    Conversation,
+    Room,
+    Window,
+    left_out_to_fit,
+    widened,
+)
 from llmrun.errors import PromptTooLong
-from llmrun.events import Notice
+from llmrun.events import Notice, PrefillProgress
 
+from tests.support.puppet import write_puppet
 from tests.support.requests import Answered, Desk
 
 SYSTEM = "SYS-7734"
@@ -130,3 +146,125 @@ def test_a_summary_stands_in_place_of_what_was_left_out(desk: Desk) -> None:
     chat.session.undo(2)
     say(chat, "e")
     assert SUMMARY_HEAD not in prompt_of(desk)
+
+
+def test_what_is_too_long_for_one_summary_is_summed_up_in_steps(desk: Desk) -> None:
+    chat = desk.chat([["fine"]], n_ctx=512, max_tokens=20, overflow="summarize", overflow_headroom="0.6")
+    for letter in "abcd":
+        say(chat, letter * 100)
+    before = len(desk.engines[-1].prompts)
+    answered = say(chat, "e" * 100)
+    *asked, last = (prompt_of(desk, n) for n in range(before, len(desk.engines[-1].prompts)))
+    assert len(asked) > 1
+    assert answered.completion.dropped_messages == 8
+    assert all(len(prompt) + 512 // 8 <= 512 for prompt in asked)
+    for letter in "abcd":
+        assert sum(letter * 100 in prompt for prompt in asked) == 1
+    assert all(SUMMARY_HEAD in prompt for prompt in (*asked[1:], last))
+    assert SUMMARY_HEAD not in asked[0]
+
+
+def test_answering_again_writes_no_second_summary(desk: Desk) -> None:
+    chat = desk.chat([["fine"]], n_ctx=512, max_tokens=20, overflow="summarize")
+    for letter in "abc":
+        say(chat, letter * 150)
+    turns, prompts = chat.session.turns, len(desk.engines[-1].prompts)
+    assert turns[-1].summary == "fine"
+    again = Answered(tuple(chat.regenerate()))
+    assert len(desk.engines[-1].prompts) == prompts + 1
+    assert prompt_of(desk) == prompt_of(desk, prompts - 1)
+    assert (again.completion.dropped_messages, again.completion.summary) == (2 * turns[-1].left_out, "fine")
+    assert warnings(again) == []
+
+
+def test_stopped_while_it_sums_up_takes_the_message_back(desk: Desk) -> None:
+    button = Stop()
+    chat = desk.chat([["fi", "ne"]], button, n_ctx=512, max_tokens=20, overflow="summarize")
+    say(chat, "a" * 150)
+    say(chat, "b" * 150)
+    turns, prompts = chat.session.turns, len(desk.engines[-1].prompts)
+    for event in chat.say("c" * 150):
+        if isinstance(event, PrefillProgress) and len(desk.engines[-1].prompts) == prompts + 1:
+            button.press()
+    assert chat.session.turns == turns
+    assert say(chat, "d").completion.dropped_messages == 0
+
+
+@pytest.mark.parametrize("policy", ["drop", "summarize"])
+def test_messages_come_back_in_a_larger_context(desk: Desk, policy: str) -> None:
+    chat = desk.chat([["fine"]], n_ctx=512, max_tokens=20, overflow=policy, overflow_headroom="0.1")
+    for letter in "abcdefgh":
+        say(chat, letter * 120)
+    left_out = chat.session.turns[-1].left_out
+    assert left_out > 3
+    chat.change("n_ctx", "1024")
+    list(chat.switch(None))
+    middle = say(chat, "i")
+    if policy == "drop":
+        assert 0 < middle.completion.dropped_messages < 2 * left_out
+    else:  # a summary stands for all or nothing
+        assert middle.completion.dropped_messages == 2 * left_out
+    chat.change("n_ctx", "4096")
+    list(chat.switch(None))
+    whole = say(chat, "j")
+    assert (whole.completion.dropped_messages, whole.completion.summary) == (0, "")
+    assert prompt_of(desk).startswith("<|user|>" + "a" * 120)
+    assert any("again" in text for text in whole.notices("info"))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=2, max_size=30),
+    capacity=st.integers(40, 200),
+    headroom=st.floats(0, 0.9),
+    larger=st.integers(1, 3),
+)
+def test_nothing_goes_to_and_fro(lengths: list[int], capacity: int, headroom: float, larger: int) -> None:
+    """While a conversation only goes on, the window moves forward; in a larger context it is as if new."""
+
+    def count(messages: Sequence[Message]) -> int:
+        return sum(3 + len(message.content) for message in messages)
+
+    def moved(window: Window, room: Room, conversation: Conversation) -> Window:
+        window = widened(conversation, window, room, count)
+        return Window(left_out_to_fit(conversation, window, room, count))
+
+    room = Room(capacity, capacity // 4, int(capacity * headroom))
+    window = Window()
+    for n in range(1, len(lengths)):
+        said = tuple((Message("user", "x" * k), Message("assistant", "yes")) for k in lengths[: n - 1])
+        conversation = Conversation("system", said, Message("user", "x" * lengths[n - 1]))
+        after = moved(window, room, conversation)
+        assert after.left_out >= window.left_out
+        window = after
+        wide = Room(larger * capacity, capacity // 4, int(capacity * headroom))
+        assert moved(window, wide, conversation).left_out <= window.left_out
+    huge = Room(10_000, 0)
+    assert moved(window, huge, conversation) == Window()
+
+
+def test_a_template_without_a_system_role_keeps_the_system_text_first(desk: Desk, tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}"
+        "{{ '<|go|>' if m.role == 'assistant' else '<|user|>' }}{{ m.content | trim }}\n{% endfor %}<|go|>"
+    )
+    desk.chat_model = write_puppet(tmp_path / "folds.gguf", ["never said"], template=template).path
+    for policy in ("drop", "summarize"):
+        chat = desk.chat([["fine"]], n_ctx=512, max_tokens=20, system=SYSTEM, overflow=policy, watched=True)
+        for number in range(9):
+            text = f" message {number} {'x' * 100} "
+            answered = say(chat, text)
+            assert prompt_of(desk).startswith(f"<|user|>{SYSTEM}\n")
+            assert prompt_of(desk).endswith(f"{text.strip()}\n<|go|>")
+        assert answered.completion.dropped_messages > 0
+
+
+@pytest.mark.parametrize("n", [1, 200, 10_000])
+def test_any_bound_of_the_answer_in_the_smallest_context(desk: Desk, n: int) -> None:
+    chat = desk.chat([["x"] * 600], n_ctx=256, max_tokens=n, system=SYSTEM, watched=True)
+    for number in range(5):
+        answered = say(chat, f"message {number}").completion
+        assert answered.stats.generated_tokens >= min(n, 64)
+        assert answered.kv.tokens <= answered.kv.capacity_tokens
+        assert answered.context is not None
+        assert answered.context.free_tokens >= 0

@@ -190,7 +190,8 @@ class Turns:
             yield Notice("info", f"the context has grown from {format_count(before)} to {now}")
 
     def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
-        """Let the model write a summary, reusing what the sequence holds of the conversation."""
+        """Let the model write a summary, reusing what the sequence holds of the conversation; empty where it
+        is stopped."""
         prepared = Prompter(self._opened, self._history).chat(messages)
         log_prompt(prepared)
         text = AnswerText(self._engine, (), ReasoningSplitter(prepared.prompt.opened_reasoning))
@@ -204,6 +205,8 @@ class Turns:
                 case TokenStep(eog=False):
                     sampled.append(step.token)
                     text.feed(step.token)
+                case EndStep(reason="interrupted"):
+                    return ""
         text.finish()
         self._history = prepared.history.with_sampled(sampled, self._engine.piece)
         return text.answer.strip()
