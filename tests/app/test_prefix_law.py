@@ -173,6 +173,26 @@ def test_a_branch_does_not_evaluate_the_common_part_again(
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_a_chat_that_goes_on_leaves_one_snapshot(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path, name: str
+) -> None:
+    """Also when it was left in between; another chat's stays."""
+    path, engine = engines[name]
+    other = new_process(path, engine, tmp_path)
+    answer(other, engine, words((3, 3)), (), 3)
+    list(other.keep(1, 1.0, History()))
+    prompt = words((1, 2))
+    for _ in range(2):
+        cache = new_process(path, engine, tmp_path)
+        for _ in range(2):
+            answer(cache, engine, prompt, (), 5)
+            prompt = [*engine.held(0), 5, 6, 7, 8, 9, 10]
+            assert list(cache.keep(len(prompt), 1.0, History())) == []
+    (digest,) = (folder.name for folder in tmp_path.iterdir() if len(folder.name) == 64)
+    assert len(SnapshotStore(tmp_path).of_model(digest).snapshots) == 2
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_a_conversation_left_for_another_comes_back_from_memory(
     engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path, name: str
 ) -> None:

@@ -299,9 +299,11 @@ class PrefixCache:
             return
         if history is None and not forgets(kind):
             self._engine.rewind(self._seq, n_prompt)
+        began_s = self._clock()
         kept = self._kept(self._validated())
-        self._spent_s = 0.0
-        yield from self._disk.keep(kept, self.prefill_s_per_token, history.dump() if history else "", kind)
+        self._spent_s, copied_s = 0.0, self._clock() - began_s
+        told = history.dump() if history else ""
+        yield from self._disk.keep(kept, self.prefill_s_per_token, told, kind, copied_s)
 
     def remembered(self) -> Iterator[History]:
         """Histories kept on disk, the last used first."""

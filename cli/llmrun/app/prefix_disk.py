@@ -63,6 +63,7 @@ class DiskPrefixes:
         title: str = "",
     ) -> None:
         self._title = title
+        self._stage: Path | None = None  # of the conversation under way, read or written last
         self._store = store
         self._parts = parts
         self._settings = settings
@@ -113,6 +114,7 @@ class DiskPrefixes:
         except Damaged:
             return None
         self._store.measured(Speeds(read=snapshot.size_bytes / (time.perf_counter() - began_s)))
+        self._stage = snapshot.path
         checkpoints = tuple(
             Checkpoint(p.position, p.pos_min, p.size_bytes, State(data, p.pos_min, partial=True))
             for p, data in zip(snapshot.places[1:], parts, strict=True)
@@ -135,8 +137,10 @@ class DiskPrefixes:
         """Seconds that requests of this model took so far, over all processes, until it has a digest."""
         return time_used(self._parts, self._store.folder, more_s)
 
-    def keep(self, kept: Kept, prefill_s: float, history: str, kind: MemoryKind) -> Iterator[Notice]:
-        """Write a snapshot; what it makes superfluous goes."""
+    def keep(
+        self, kept: Kept, prefill_s: float, history: str, kind: MemoryKind, copied_s: float
+    ) -> Iterator[Notice]:
+        """Write a snapshot that took `copied_s` to copy out; what it makes superfluous goes."""
         points = [Place(c.position, c.pos_min, c.size_bytes) for c in kept.checkpoints]
         whole = Place(len(kept.tokens), kept.state.pos_min, kept.state.size_bytes)
         states = [(whole, kept.state.data)]
@@ -160,9 +164,13 @@ class DiskPrefixes:
         except OSError as error:
             yield Notice("warning", f"the prefix of this prompt is not kept: {error.strerror}")
             return
-        self._store.measured(Speeds(write=kept.size_bytes / (time.perf_counter() - began_s)))
+        took_s = copied_s + time.perf_counter() - began_s
+        self._store.measured(Speeds(write=kept.size_bytes / took_s))
+        before, self._stage = self._stage, path
         for old in self._store.of_model(digest).snapshots:
-            if old.path != path and old.settings == settings and _covers(kept, old, kind):
+            if old.path == path or old.settings != settings or not _goes_on(kept, old):
+                continue
+            if old.path == before or _rewinds(kind):
                 self._store.remove(old.path)
 
 
@@ -176,14 +184,14 @@ def way_of(snapshot: Snapshot, prompt: Sequence[int], kind: MemoryKind) -> Way[i
     return best_way(snapshot.tokens, prompt, pos_min=pos_min, checkpoints=points, kind=kind)
 
 
-def _covers(kept: Kept, old: Snapshot, kind: MemoryKind) -> bool:
-    """True if `kept` serves every prompt that `old` does."""
-    if common_prefix(kept.tokens, old.tokens) < len(old.tokens):
-        return False
-    if not kind.n_swa and not kind.recurrent:
-        return True
-    positions = {checkpoint.position for checkpoint in kept.checkpoints}
-    return positions >= {place.position for place in old.places} - {len(kept.tokens)}
+def _goes_on(kept: Kept, old: Snapshot) -> bool:
+    """True if `kept` begins with all tokens of `old`."""
+    return common_prefix(kept.tokens, old.tokens) == len(old.tokens)
+
+
+def _rewinds(kind: MemoryKind) -> bool:
+    """True where a sequence serves every prompt that any prefix of it serves."""
+    return not kind.n_swa and not kind.recurrent
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
