@@ -166,3 +166,17 @@ def test_names_are_shown_as_they_are() -> None:
     text = render(completion, 100)
     assert "[bold]x[.] :smile:␛[31m.gguf" in text
     assert "[red]dev␛" in text
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        (PrefixReport(memory_tokens=9), "prompt tokens reused"),
+        (PrefixReport(disk_tokens=9), "prompt tokens reused from disk"),
+        (PrefixReport(checkpoint_tokens=9), "prompt tokens reused through a checkpoint"),
+        (PrefixReport(miss_reason="nothing stored"), "prompt tokens reused (nothing stored)"),
+    ],
+)
+def test_the_panel_says_where_a_prefix_came_from(prefix: PrefixReport, told: str) -> None:
+    rows = panel_rows(Figures.of_completion(replace(COMPLETION, prefix=prefix)))
+    assert next(detail for label, _, detail in rows if label == "prefix cache") == told

@@ -129,7 +129,11 @@ def _prefix_figure(stats: GenerationStats) -> str:
 
 
 def _prefix_detail(prefix: PrefixReport) -> str:
-    return f"prompt tokens reused ({prefix.miss_reason})" if prefix.miss_reason else "prompt tokens reused"
+    origin = (
+        " from disk" if prefix.disk_tokens else " through a checkpoint" if prefix.checkpoint_tokens else ""
+    )
+    reused = f"prompt tokens reused{origin}"
+    return f"{reused} ({prefix.miss_reason})" if prefix.miss_reason else reused
 
 
 def one_line_figures(figures: Figures, columns: int | None = None) -> str:
