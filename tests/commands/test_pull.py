@@ -240,13 +240,13 @@ def here(online: Online) -> list[dict[str, Any]]:
 
 
 class TestPipes:
-    def test_a_log_gets_two_lines_a_file(self, online: Online, tmp_path: Path) -> None:
+    def test_a_log_gets_a_line_a_file(self, online: Online, tmp_path: Path) -> None:
         for no, part in enumerate(write_split(tmp_path, "llama", 2), 1):
             online.server.add(f"m-Q8_0-{no:05d}-of-00002.gguf", part)
         online.server.faults.pace_s = 0.01
         ended = online.cli("pull", REPO)
         assert (ended.status, ended.out) == (0, b"")
-        assert len(ended.err.splitlines()) == 2 * 2 + 1
+        assert len(ended.err.splitlines()) == 2 + 1
         assert ESCAPE not in ended.err.encode()
         assert RETURN not in ended.err.encode()
 
@@ -386,6 +386,9 @@ class TestHeadersAlone:
             assert ended.status == 8
             assert "not on this machine" in ended.err
             assert "cannot be reached" in ended.err
+            forbidden = online(command, f"{REPO}:Q4_K_M", HF_HUB_OFFLINE="1")
+            assert forbidden.status == 8
+            assert "HF_HUB_OFFLINE" in forbidden.err
 
 
 class TestCatalogue:

@@ -43,7 +43,7 @@ def shown(events: list[DownloadEvent], *, quiet: bool = False) -> str:
     return err.getvalue()
 
 
-def test_a_log_gets_a_handful_of_lines() -> None:
+def test_a_log_gets_a_line_a_file_and_few_of_setbacks() -> None:
     begun, broke, done, there = shown(EVENTS).splitlines()
     assert "8.00 MiB" in begun
     assert "file 1 of 2" in begun
@@ -52,6 +52,18 @@ def test_a_log_gets_a_handful_of_lines() -> None:
     assert "3.00 MiB" in broke
     assert "verified" in done
     assert "here already" in there
+
+
+def test_a_file_that_comes_smoothly_is_one_line() -> None:
+    smooth = [event for event in EVENTS if not isinstance(event, FileRetried)]
+    line, there = shown(smooth).splitlines()
+    assert "here already" in there
+    assert "a/m.gguf: 8.00 MiB" in line
+    assert line.endswith("verified")
+
+
+def test_a_line_that_is_broken_off_ends() -> None:
+    assert shown(EVENTS[:6]).endswith("\n")
 
 
 def test_quiet_is_silent() -> None:

@@ -132,5 +132,5 @@ def marked(offers: Offers) -> int:
     raise DoesNotFit(
         f"no quantization of {offers.repo} fits this machine: the smallest, {printable(least.quant)}, "
         f"takes {format_bytes(least.sum_bytes)} with {offers.n_ctx:,} tokens of context",
-        "name one with --quant to fetch it all the same, or choose a smaller model or a shorter -c",
+        f"llmrun pull {offers.repo} --quant NAME fetches one all the same; or take a smaller model or -c",
     )

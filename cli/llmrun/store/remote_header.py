@@ -116,9 +116,10 @@ def _keep(folder: Path, listing: Listing, file: RepoFile, data: bytes, header: G
 
 
 def _drop_oldest(folder: Path) -> None:
-    entries = sorted((entry.stat().st_mtime, entry.name) for entry in os.scandir(folder))
-    for _, name in entries[:-_MOST_ENTRIES]:
-        shutil.rmtree(folder / name, ignore_errors=True)
+    with suppress(OSError):  # another process clears up, too
+        entries = sorted((entry.stat().st_mtime, entry.name) for entry in os.scandir(folder))
+        for _, name in entries[:-_MOST_ENTRIES]:
+            shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _read(hub: Hub, listing: Listing, file: RepoFile) -> tuple[bytes, GgufHeader, int]:

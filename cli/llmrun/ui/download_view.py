@@ -1,4 +1,4 @@
-"""A download on stderr: on a terminal lines that move, else one at the beginning and end of each file."""
+"""A download on stderr: on a terminal lines that move, else one line a file, begun when the file is."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class DownloadView:
         self._moving = streams.err_can_redraw
         self._live: Live | None = None
         self._started: FileStarted | None = None
+        self._unended = False
         self._announced = False
         self._trouble, self._told_s = "", float("-inf")
         self._rate = Rate()
@@ -84,10 +85,18 @@ class DownloadView:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if self._unended:
+            self._unended = False
+            self._streams.err.write("\n")
+            self._streams.err.flush()
 
     def _done(self, event: FileDone) -> None:
-        self.close()
         how = _VERIFIED[event.verified]
+        if self._unended:
+            self._unended = False
+            self._line(how)
+            return
+        self.close()
         self._line(f"{event.path}: {format_bytes(event.size_bytes)}, {how}")
 
     def _line(self, text: str) -> None:
@@ -98,10 +107,12 @@ class DownloadView:
         """Lines for a log: few, however long it takes."""
         started = self._started
         if started is not None and not self._announced:
-            self._announced = True
-            self._line(f"fetching {started.path} ({_extent(started)})")
+            self._announced = self._unended = True
+            self._streams.err.write(f"{one_line(started.path)}: {_extent(started)} ... ")
+            self._streams.err.flush()
         if isinstance(event, FileRetried) and time.monotonic() - self._told_s > _TELL_EVERY_S:
             self._told_s = time.monotonic()
+            self.close()
             self._line(_retried(event))
 
     def _move(self, event: DownloadEvent) -> None:
@@ -114,7 +125,7 @@ class DownloadView:
         if self._live is None:
             self._live = Live(console=self._streams.error_console(), transient=True, auto_refresh=False)
             self._live.start()
-        text = Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="crop")
+        text = Text("\n".join(map(one_line, lines)), overflow="fold")
         self._live.update(text, refresh=True)
 
     def _lines(self, event: DownloadEvent) -> list[str]:
