@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -138,18 +139,41 @@ def test_killed_for_lack_of_memory() -> None:
         child._read("measure", -9, b"", b"")
 
 
-def test_an_orphan_ends_itself() -> None:
-    """The child that nobody waits for any more has an alarm of its own."""
-    question = json.dumps({"bounds": {"alarm_s": 1, "memory_bytes": None}, "question": {"rpc": []}})
-    code = (
-        "import llmrun.engine.probe.__main__ as entry, time\n"
-        "entry._devices = lambda _: time.sleep(60)\n"
-        "entry.answer('devices')"
-    )
+SLEEPS = (
+    "import llmrun.engine.probe.__main__ as entry, time\n"
+    "entry._devices = lambda _: print('asked', flush=True) or time.sleep(20) or print('lived on')\n"
+    "entry.answer('devices')"
+)
+
+
+def bounded(alarm_s: int, parent: int) -> bytes:
+    bounds = {"alarm_s": alarm_s, "memory_bytes": None, "parent": parent}
+    return json.dumps({"bounds": bounds, "question": {"rpc": []}}).encode()
+
+
+def test_a_child_that_nobody_ends_in_time_ends_itself() -> None:
+    command = [sys.executable, "-P", "-c", SLEEPS]
     ended = subprocess.run(
-        [sys.executable, "-P", "-c", code], input=question.encode(), check=False, timeout=30
+        command, input=bounded(1, os.getpid()), stdout=subprocess.DEVNULL, check=False, timeout=30
     )
     assert ended.returncode == -signal.SIGALRM
+
+
+def test_an_orphan_ends_itself() -> None:
+    """The child of a program that was killed, by whatever signal, does not load on."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        "from tests.engine.test_probe_sizes import SLEEPS, bounded\n"
+        "child = subprocess.Popen([sys.executable, '-P', '-c', SLEEPS], stdin=subprocess.PIPE)\n"
+        "child.communicate(bounded(60, os.getpid()))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"asked\n"
+        parent.kill()
+        assert parent.stdout.read() == b""  # all there is once the child has ended, too
 
 
 def test_an_answer_that_is_none() -> None:

@@ -9,10 +9,12 @@ for batches of several tokens on quantized matrices.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from llmrun.engine.rpc import add_rpc_servers
 from llmrun.errors import LlmrunError
 
 _BATCH = 8
+_WATCH_S = 0.2
 _QUESTIONS = ("devices", "flash", "sizes", "measure", "bandwidth", "build", "generate")
 
 
@@ -85,17 +88,25 @@ def _ask(entry: str, question: dict[str, Any]) -> object:
     return _sizes(question, dry=entry == "sizes")
 
 
-def _bound(alarm_s: int, memory_bytes: int | None) -> None:
-    """Let the system end this process past its time, and refuse it memory past its share."""
+def _bound(alarm_s: int, memory_bytes: int | None, parent: int) -> None:
+    """End this process past its time or with its parent, and refuse it memory past its share."""
     if sys.platform == "win32":
         return
     import resource
 
     signal.alarm(alarm_s)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _end_with(parent: int) -> None:
+    """A load goes on for minutes, which nobody waits for once the parent was killed."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_S)
+    os._exit(1)
 
 
 def _devices(question: dict[str, Any]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
 from llmrun.units import GIB
 
-_GRACE_S = 5  # a child whose parent is gone ends itself that much later
+_GRACE_S = 5  # a child that its parent does not end in time ends itself that much later
 
 DRY_MEMORY_BYTES = 8 * GIB
 """What a child may allocate that only computes sizes; it needs a small share of this."""
@@ -32,7 +32,7 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
     """
     import subprocess
 
-    bounds = {"alarm_s": timeout_s + _GRACE_S, "memory_bytes": memory_bytes}
+    bounds = {"alarm_s": timeout_s + _GRACE_S, "memory_bytes": memory_bytes, "parent": os.getpid()}
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
     try:
         child = subprocess.run(
