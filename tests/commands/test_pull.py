@@ -304,6 +304,22 @@ class TestRefusals:
         assert (wrong.status, "hf_wrong" in wrong.err) == (8, False)
         assert online("pull", f"{REPO}:Q4_K_M", HF_TOKEN=TOKEN).status == 0
 
+    def test_a_hub_that_asks_to_wait_is_given_time(self, online: Online, content: bytes) -> None:
+        online.server.add("m-Q4_K_M.gguf", content)
+        online.server.faults.statuses = [("/api/", 429, {"Retry-After": "0"})] * 2
+        assert online("pull", f"{REPO}:Q4_K_M").status == 0
+        online.server.faults.statuses = [("/api/", 429, {"Retry-After": "600"})]
+        ended = online("pull", f"{REPO}:Q4_K_M")
+        assert (ended.status, "600 s" in ended.err) == (8, True)
+
+    @pytest.mark.parametrize("command", ["run", "chat"])
+    def test_what_cannot_be_fetched_is_told_with_both_reasons(self, online: Online, command: str) -> None:
+        online.offline()
+        ended = online.cli.here(command, f"{REPO}:Q4_K_M", "--pull", stdin=b"Hi")
+        assert (ended.status, ended.out) == (8, b"")
+        assert "not on this machine" in ended.err
+        assert "cannot be reached" in ended.err
+
     def test_an_error_is_one_document(self, online: Online) -> None:
         for arguments in (["pull", "maker/absent"], ["show", "maker/absent"], ["vram", "maker/absent"]):
             document = online(*arguments, "--json").document

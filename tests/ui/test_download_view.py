@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ EVENTS: list[DownloadEvent] = [
 ]
 
 
-def shown(events: list[DownloadEvent], *, quiet: bool = False) -> str:
+def shown(events: Sequence[DownloadEvent], *, quiet: bool = False) -> str:
     err = io.StringIO()
     view = DownloadView(Streams(io.BytesIO(), err, False, False, {"TERM": "xterm"}), quiet=quiet)
     for event in events:

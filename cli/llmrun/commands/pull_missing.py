@@ -69,6 +69,7 @@ def _ref(request: OpenRequest) -> str:
 def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, ask: bool, quiet: bool) -> None:
     from llmrun.app.pull import PullRequest, begin_pull
     from llmrun.commands.pull import fetch_shown
+    from llmrun.errors import NetworkFailure
     from llmrun.pull_report import Pulled
     from llmrun.ui.ask import ask_yes
     from llmrun.ui.visible import one_line
@@ -78,7 +79,10 @@ def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, as
     wanted = PullRequest(
         _ref(request), request.sources, named=budget.named, reserve_bytes=budget.reserve_bytes
     )
-    begun = begin_pull(wanted)
+    try:
+        begun = begin_pull(wanted)
+    except NetworkFailure as failure:
+        raise NetworkFailure(f"{missing.message}, and {failure.message}", failure.hint) from failure
     if isinstance(begun, Pulled):
         return
     variant = _variant(begun)
