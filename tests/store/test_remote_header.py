@@ -12,7 +12,7 @@ from llmrun.errors import LlmrunError, NetworkFailure, NotAModel
 from llmrun.gguf.reader import read_header
 from llmrun.store import remote_header
 from llmrun.store.hub import Hub
-from llmrun.store.remote_header import FIRST_BYTES, FOLDER, Headers, fetch_headers
+from llmrun.store.remote_header import FIRST_BYTES, FIRST_OF_PART_BYTES, FOLDER, Headers, fetch_headers
 
 from tests.support.archs import write_split
 from tests.support.gguf_writer import Tensor, Value, write_gguf
@@ -120,6 +120,7 @@ def test_all_parts_of_a_set_are_read(server: LoopbackHub, tmp_path: Path) -> Non
     for part in parts:
         server.add(f"Q8_0/{part.name}", part)
     found = headers(server, tmp_path)
+    assert found.received_bytes <= FIRST_BYTES + 2 * FIRST_OF_PART_BYTES
     assert [copy.name for copy in found.files] == [part.name for part in parts]
     wanted = [[t.name for t in read_header(part).tensors] for part in parts]
     assert [[t.name for t in read_header(copy).tensors] for copy in found.files] == wanted

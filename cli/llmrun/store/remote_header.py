@@ -31,6 +31,8 @@ from llmrun.store.repo_files import RepoFile
 
 FOLDER = "headers"
 FIRST_BYTES = 128 << 10
+FIRST_OF_PART_BYTES = 16 << 10
+"""Asked for first of further parts: they hold a table of tensors and next to nothing else."""
 _MORE = 20  # a twentieth
 _LARGEST_GUESS = 16  # times what is there; a list may begin with its longest texts
 _MOST_ENTRIES = 200
@@ -55,10 +57,10 @@ def fetch_headers(hub: Hub, listing: Listing, files: Sequence[RepoFile], cache_d
     """
     folder = cache_dir / FOLDER
     found, received = [], 0
-    for file in files:
+    for no, file in enumerate(files):
         copy = kept_header(listing, file, cache_dir)
         if copy is None:
-            data, header, came = _read(hub, listing, file)
+            data, header, came = _read(hub, listing, file, FIRST_BYTES if no == 0 else FIRST_OF_PART_BYTES)
             copy = _keep(folder, listing, file, data, header)
             received += came
         found.append(copy)
@@ -122,10 +124,10 @@ def _drop_oldest(folder: Path) -> None:
             shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _read(hub: Hub, listing: Listing, file: RepoFile) -> tuple[bytes, GgufHeader, int]:
+def _read(hub: Hub, listing: Listing, file: RepoFile, first_bytes: int) -> tuple[bytes, GgufHeader, int]:
     """The first bytes of a file, its header, and how many bytes came."""
     with _Beginning(hub, listing, file) as beginning:
-        wanted = FIRST_BYTES
+        wanted = first_bytes
         while True:
             data = beginning.up_to(min(wanted, file.size_bytes))
             try:
