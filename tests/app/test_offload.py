@@ -70,7 +70,7 @@ def test_without_a_gpu_nothing_is_planned(planner: Planner) -> None:
     assert (plan.offload, plan.model.gpu_layers) == (None, "auto")
 
 
-@pytest.mark.parametrize("size_mib", [1, 50, 150, 250, 1000])
+@pytest.mark.parametrize("size_mib", [1, 60, 150, 250, 1000])
 def test_as_many_layers_as_fit(planner: Planner, size_mib: int) -> None:
     plan = planner.plan([card(size_mib * MIB)])
     assert plan.offload is not None

@@ -158,7 +158,7 @@ def test_less_of_a_device_that_is_here() -> None:
     assert [d.name for d in without.devices] == ["CPU"]
     assert on(part, "CUDA0").total_bytes == 24 * GIB
     assert on(part, "CUDA0").use.sum_bytes + GIB <= 4 * GIB
-    assert {cell.offload for cell in part.grid} == {"part"}
+    assert "part" in {cell.offload for cell in part.grid} <= {"part", "none"}  # borrowed caches grow, too
 
 
 def test_the_reserve_is_left_free_on_every_device() -> None:

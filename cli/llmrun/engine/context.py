@@ -69,7 +69,9 @@ class Context:
         self._lib = lib
         self.abort = abort or AbortFlag(lib.ggml_abort_callback)
         native_log.clear()
-        self.handle: Any = lib.llama_init_from_model(model.handle, self._native_params(params))
+        native = self._native_params(params)
+        native.op_offload = model.gpu_layers > 0  # a GPU without layers is left alone
+        self.handle: Any = lib.llama_init_from_model(model.handle, native)
         if not self.handle:
             if out_of_memory():
                 raise DoesNotFit(

@@ -3,24 +3,26 @@
 It is the peak of a walk through the graph (`graph.py`) with the engine's own way of placing tensors
 (`arena.py`). Scores of attention without flash attention (cells x heads x micro-batch) and the mask (cells x
 micro-batch) grow with the context; the rest does not. Only as many rows reach the output as logits are
-asked for. Several GPUs that hold all layers work as a pipeline, with copies of what they pass on. An
-estimate: dense, sliding-window, expert and latent models come out within a few percent of the engine,
-recurrent ones less closely. Sources: sched_reserve in src/llama-context.cpp, ggml/src/ggml-alloc.c,
-ggml_backend_sched_split_graph in ggml/src/ggml-backend.cpp.
+asked for. Several GPUs that hold all layers work as a pipeline, with copies of what they pass on. What lies
+on another device than its layer is copied there and back (`apart.py`). An estimate: within a few percent of
+the engine, recurrent models less closely. Sources: sched_reserve in src/llama-context.cpp,
+ggml/src/ggml-alloc.c, ggml_backend_sched_split_graph in ggml/src/ggml-backend.cpp.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 from llmrun.gguf.hparams import MemoryFacts
+from llmrun.memory.apart import Apart, apart_of
 from llmrun.memory.arena import Arena, Block
 from llmrun.memory.cache import F32_BYTES, Cells
-from llmrun.memory.graph import TURNED_HEAD_STEP, Walk, is_turned, walk_layer, walk_streams
+from llmrun.memory.graph import attends, walk_layer, walk_streams
 from llmrun.memory.placement import PlacedWeight, Placement
 from llmrun.memory.plan import MemoryPlan
+from llmrun.memory.walk import Walk
 
-_MASK_BYTES = {"on": 2, "off": 4}
-_INDEX_BYTES = 8
-_OFFLOAD_BATCH = 32  # from this many tokens on a GPU multiplies with weights that lie on the CPU
 _HOST_ALIGNMENT, _GPU_ALIGNMENT = 32, 128
 # Their last layer runs on all tokens, not on those with logits alone (embeddings_nextn_masked, src/models).
 _WHOLE_LAST_LAYER = frozenset(
@@ -29,7 +31,23 @@ _WHOLE_LAST_LAYER = frozenset(
         "qwen35moe", "qwen3next", "step35",
     }
 )  # fmt: skip
+_LAST_PRODUCTS = ("ffn_down_shexp", "ffn_down_exps", "ffn_down")
 _COPIES = 4  # GGML_SCHED_MAX_COPIES
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The layers that one device computes, `mine`, and the layer of the CPU that it goes on from, if any.
+
+    `first`: it takes the inputs. `output`: it ends in logits. `serves`: other devices go on from it and may
+    come back.
+    """
+
+    mine: list[int]
+    before: int | None
+    first: bool
+    output: bool
+    serves: bool
 
 
 def compute_bytes(
@@ -40,81 +58,149 @@ def compute_bytes(
     weights: tuple[PlacedWeight, ...],
 ) -> list[int]:
     """Compute buffer of each device of the placement."""
-    found = []
-    for device in range(len(placement.devices)):
-        mine = [il for il in range(len(facts.layers)) if placement.layer(il) == device]
-        if device and not mine and placement.output != device:
-            found.append(0)
+    apart = apart_of(facts, plan, cells, placement, weights)
+    tokens = cells.n_ubatch + -cells.n_ubatch % max(1, plan.n_seq)
+    count = len(placement.devices)
+    arenas = [Arena(_GPU_ALIGNMENT if device else _HOST_ALIGNMENT) for device in range(count)]
+    parts = [_part(facts, placement, apart, device) for device in range(count)]
+    lent: dict[bool, list[Block]] = {}
+    for device, part in enumerate(parts):
+        if not (part.first or part.mine or part.output):
             continue
-        arena = Arena(_GPU_ALIGNMENT if device else _HOST_ALIGNMENT)
-        walk = Walk(facts, plan, cells, arena, cells.n_ubatch + -cells.n_ubatch % max(1, plan.n_seq))
-        copies = _COPIES if placement.pipelined else 1
-        peak = _peak_bytes(walk, mine, copies, first=device == 0, output=placement.output == device)
-        found.append(peak + (_borrowed_bytes(cells, placement, weights) if device == 1 else 0))
-    return found
+        walk = Walk(facts, plan, cells, arenas[device], tokens, _COPIES if placement.pipelined else 1)
+        if device:
+            later = _kinds(facts, (il for other in parts[device + 1 :] for il in other.mine))
+            walk.host = arenas[0]
+            walk.lent_masks = {kind: lent.pop(kind) for kind in [*lent] if kind not in later}
+        if device != apart.borrower:
+            walk.helper = arenas[apart.borrower]
+        _walk_part(walk, part, apart)
+        if part.serves:
+            lent = walk.masks
+    return [arena.peak_bytes for arena in arenas]
 
 
-def _peak_bytes(walk: Walk, mine: list[int], copies: int, *, first: bool, output: bool) -> int:
-    """Peak of the part of the graph with the layers `mine`; `first`: inputs, `output`: logits.
+def _part(facts: MemoryFacts, placement: Placement, apart: Apart, device: int) -> _Part:
+    computed_by = [placement.layer(il) or apart.borrower for il in range(len(facts.layers))]
+    mine = [il for il, by in enumerate(computed_by) if by == device]
+    before = min(mine, default=len(computed_by)) - 1
+    plain = facts.streams == 1 and not facts.per_layer_width
+    return _Part(
+        mine=mine,
+        before=before if device and before >= 0 and not computed_by[before] and plain else None,
+        first=device == 0,
+        output=placement.output == device,
+        serves=device == 0 and len(mine) < len(computed_by),
+    )
 
-    A pipeline has `copies` of all that a part reads from outside and keeps them to the end, what the layers
-    before have computed included.
-    """
+
+def _walk_part(walk: Walk, part: _Part, apart: Apart) -> None:
+    """The part of the graph on one device, from what it reads to what it passes on."""
     arena, facts = walk.arena, walk.facts
-    logits = F32_BYTES * max(1, walk.plan.n_seq) * (facts.n_embd + facts.n_vocab)
-    if not mine and not first:
-        return logits
-    held = _take_inputs(walk, copies, first=first)
-    if copies > 1 and not first:
-        held += [walk.numbers(facts.streams * facts.n_embd) for _ in range(copies)]
-    residual = _embeddings(walk, held, copies)
-    last_of = {facts.layers[il].windowed: il for il in mine if facts.layers[il].heads} if copies == 1 else {}
-    for il in mine:
+    rows = F32_BYTES * max(1, walk.plan.n_seq)
+    if not part.mine and not part.first and part.before is None:
+        arena.take(rows * (facts.n_embd + facts.n_vocab))
+        return
+    passed = [] if part.before is None else _passed_on(walk, part.before)
+    plain = not part.first and walk.copies == 1 and not facts.per_layer_width
+    copied = [walk.numbers(facts.n_embd)] if plain and not passed else []
+    held = _take_inputs(walk, part, apart)
+    residual = _added_up(walk, passed) if passed else copied[0] if copied else _embeddings(walk, held)
+    residual = _walk_layers(walk, part, apart, residual)
+    if not part.mine and not part.first:
+        arena.take(rows * facts.n_vocab)
+        return
+    arena.give(residual)
+    if part.serves:
+        return
+    arena.give(*held, *(block for blocks in walk.masks.values() for block in blocks))
+    if part.output:
+        arena.take(rows * (facts.n_embd + facts.n_vocab))
+
+
+def _walk_layers(walk: Walk, part: _Part, apart: Apart, residual: Block) -> Block:
+    """All layers of a part; returns what the last one leaves."""
+    facts = walk.facts
+    alone = walk.copies == 1 and not part.serves
+    last_of = {facts.layers[il].windowed: il for il in part.mine if facts.layers[il].heads} if alone else {}
+    for i, il in enumerate(part.mine):
         layer = facts.layers[il]
+        walk.borrowed = apart.borrowed.get(il, {})
+        walk.cache_apart = il in apart.caches
+        walk.fed_by_helper = il in apart.feeds
+        walk.last_borrowed = next((name for name in _LAST_PRODUCTS if name in walk.borrowed), "")
+        walk.coming = frozenset()
+        if apart.pauses(il):
+            walk.coming = _kinds(facts, _until_pause(part.mine[i + 1 :], apart))
         if facts.streams > 1:
             residual = walk_streams(walk, layer, residual)
         else:
             mask_done = last_of.get(layer.windowed) == il
-            last = il == len(facts.layers) - 1 and facts.arch not in _WHOLE_LAST_LAYER
+            last = _ends_in_outputs(facts, il)
             residual = walk_layer(walk, layer, residual, last=last, mask_done=mask_done)
-    arena.give(residual, *held, *(block for blocks in walk.masks.values() for block in blocks))
-    if output:
-        arena.take(logits)
-    return arena.peak_bytes
+    return residual
 
 
-def _take_inputs(walk: Walk, copies: int, *, first: bool) -> list[Block]:
-    """Token ids, positions, embeddings: held to the end. Masks and indices: while a layer needs them."""
-    arena, cells, tokens = walk.arena, walk.cells, walk.tokens
-    held = [arena.take(F32_BYTES * tokens) for _ in range(2 * copies)]
-    if first:
-        held += [walk.numbers(walk.facts.n_embd) for _ in range(copies)]
-    v_rows = 1 if walk.plan.flash_attn == "on" else max(1, walk.facts.v_padded)
-    for windowed, kept in ((False, cells.full), (True, cells.window)):
-        if any(layer.k_width and layer.windowed == windowed for layer in walk.facts.layers):
-            sizes = (
-                _INDEX_BYTES * tokens,
-                _INDEX_BYTES * tokens * v_rows,
-                _MASK_BYTES[walk.plan.flash_attn] * kept * tokens,
-                *_turning_matrices(walk, windowed),
-            )
-            walk.masks[windowed] = [arena.take(size) for size in sizes for _ in range(copies)]
+def _ends_in_outputs(facts: MemoryFacts, il: int) -> bool:
+    """After the last layer's attention only positions with logits go on, in most models."""
+    return il == len(facts.layers) - 1 and facts.arch not in _WHOLE_LAST_LAYER
+
+
+def _passed_on(walk: Walk, before: int) -> list[Block]:
+    """Copies of what the CPU's last layer has computed; the sums at its end are this device's.
+
+    Source: pass 2 of ggml_backend_sched_split_graph.
+    """
+    n_embd, shape = walk.facts.n_embd, walk.facts.layers[before].shape
+    if _ends_in_outputs(walk.facts, before):
+        walk.tokens = min(walk.tokens, max(1, walk.plan.n_seq))
+    if shape.n_expert and not shape.ff_shared:
+        return [walk.numbers(shape.n_expert_used * n_embd), walk.numbers(n_embd)]
+    return [walk.numbers(n_embd) for _ in range(3 if shape.n_expert else 2)]
+
+
+def _added_up(walk: Walk, passed: list[Block]) -> Block:
+    total = walk.numbers(walk.facts.n_embd) if passed[0][1] > passed[1][1] else passed.pop(0)
+    walk.arena.give(*passed)
+    return total
+
+
+def _take_inputs(walk: Walk, part: _Part, apart: Apart) -> list[Block]:
+    """Token ids, positions, embeddings: held to the end. Masks and indices: while a layer needs them.
+
+    A pipeline has copies of all that a part reads from outside and keeps them to the end, what the layers
+    before have computed included.
+    """
+    if not part.mine and not part.first:
+        return []
+    facts = walk.facts
+    held = [walk.arena.take(F32_BYTES * walk.tokens) for _ in range(2 * walk.copies)]
+    if part.first:
+        held += [walk.numbers(facts.n_embd) for _ in range(walk.copies)]
+        kinds = _kinds(facts, range(len(facts.layers)))
+    else:
+        kinds = _kinds(facts, _until_pause(part.mine, apart))
+    for windowed in sorted(kinds):
+        walk.take_mask(windowed)
+    if part.first:
+        held.append(walk.arena.take(F32_BYTES * max(1, walk.plan.n_seq)))  # which positions have logits
+    elif walk.copies > 1:
+        held += [walk.numbers(facts.streams * facts.n_embd) for _ in range(walk.copies)]
     return held
 
 
-def _turning_matrices(walk: Walk, windowed: bool) -> list[int]:
-    """Bytes of matrices that turn the rows of quantized caches: for K the largest power of two in a head,
-    for V 64."""
-    layer = next(la for la in walk.facts.layers if la.k_width and la.windowed == windowed)
-    sizes = []
-    if is_turned(walk.plan.type_k, layer.head_k):
-        sizes.append(layer.head_k & -layer.head_k)
-    if is_turned(walk.plan.type_v, layer.head_v):
-        sizes.append(TURNED_HEAD_STEP)
-    return [F32_BYTES * size * size for size in sizes]
+def _kinds(facts: MemoryFacts, layers: Iterable[int]) -> frozenset[bool]:
+    """Kinds of attention of these layers: True for a window."""
+    return frozenset(facts.layers[il].windowed for il in layers if attends(facts.layers[il]))
 
 
-def _embeddings(walk: Walk, held: list[Block], copies: int) -> Block:
+def _until_pause(layers: Sequence[int], apart: Apart) -> Sequence[int]:
+    """The first of `layers`, up to one with a pause, without those whose caches lie apart."""
+    stop = next((i for i, il in enumerate(layers) if apart.pauses(il)), len(layers))
+    return [il for il in layers[: stop + 1] if il not in apart.caches]
+
+
+def _embeddings(walk: Walk, held: list[Block]) -> Block:
     """What the first layer reads. Inputs of every single layer, where a model has them, join `held`."""
     arena, facts = walk.arena, walk.facts
     if not facts.per_layer_width:
@@ -126,7 +212,7 @@ def _embeddings(walk: Walk, held: list[Block], copies: int) -> Block:
     projected = walk.numbers(facts.per_layer_width)
     normed = walk.numbers(facts.per_layer_width)
     arena.give(projected, scaled)
-    held += [walk.numbers(facts.per_layer_width) for _ in range(copies)]
+    held += [walk.numbers(facts.per_layer_width) for _ in range(walk.copies)]
     arena.give(normed)
     if facts.streams > 1:
         repeated = walk.numbers(facts.streams * facts.n_embd)
@@ -134,20 +220,3 @@ def _embeddings(walk: Walk, held: list[Block], copies: int) -> Block:
         arena.give(repeated, residual)
         return joined
     return residual
-
-
-def _borrowed_bytes(cells: Cells, placement: Placement, weights: tuple[PlacedWeight, ...]) -> int:
-    """Room for one weight at a time that lies on the CPU while the first GPU multiplies with it.
-
-    Source: ggml_backend_sched_backend_id_from_cur with op_offload in ggml/src/ggml-backend.cpp. Servers do
-    not take such work.
-    """
-    if placement.devices[1].name.startswith("RPC") or cells.n_ubatch < _OFFLOAD_BATCH:
-        return 0
-    n_layers = len(placement.slots) - 1
-    on_host = (
-        p.weight.size_bytes
-        for p in weights
-        if p.device == 0 and p.weight.matrix and 0 <= p.weight.slot < n_layers
-    )
-    return max(on_host, default=0)

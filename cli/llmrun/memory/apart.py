@@ -1,0 +1,119 @@
+"""What lies on another device than the layer it belongs to, and who computes with it.
+
+From 32 tokens on, the first GPU that can takes over what the CPU's weights are for: each weight is copied to
+it and gives its place to the next one, K/V of the CPU's layers likewise. (This program asks the engine for it
+only where a GPU has layers.) Other devices, RPC servers, leave such work to the CPU, which computes the experts
+of their layers and hands the result back. Source: ggml_backend_sched_backend_id_from_cur and passes 2 and 5
+of ggml_backend_sched_split_graph in ggml/src/ggml-backend.cpp.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from llmrun.gguf.hparams import MemoryFacts
+from llmrun.gguf.weights import Weight
+from llmrun.memory.cache import Cells
+from llmrun.memory.placement import PlacedWeight, Placement
+from llmrun.memory.plan import DeviceInfo, MemoryPlan
+
+_OFFLOAD_BATCH = 32
+_INNER = ("ffn_up", "ffn_gate", "ffn_down")
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What lies apart, by layer.
+
+    `borrower`: the GPU that computes with the CPU's weights, 0 where the CPU does. `borrowed`: sizes of those
+    weights by name. `feeds`: layers whose experts or dense inner layer the CPU or the borrower computes for
+    another GPU. `caches`: layers whose K/V lie elsewhere than where attention runs. `unmodelled`: what the
+    walk does not follow, empty where it does.
+    """
+
+    borrower: int = 0
+    borrowed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    feeds: frozenset[int] = frozenset()
+    caches: frozenset[int] = frozenset()
+    unmodelled: str = ""
+
+    def pauses(self, il: int) -> bool:
+        """Whether a GPU waits for something in the middle of layer `il`: a result or a weight."""
+        return il in self.feeds or il in self.borrowed
+
+
+def apart_of(
+    facts: MemoryFacts,
+    plan: MemoryPlan,
+    cells: Cells,
+    placement: Placement,
+    weights: Sequence[PlacedWeight],
+) -> Apart:
+    """What the placement puts apart."""
+    if not placement.gpu_layers:
+        return Apart()
+    moved: dict[int, list[PlacedWeight]] = defaultdict(list)
+    lent: dict[int, dict[str, int]] = defaultdict(dict)
+    for placed in weights:
+        slot = placed.weight.slot
+        if not placed.weight.matrix or placed.weight.spread or not 0 <= slot < len(facts.layers):
+            continue
+        if placed.device != placement.layer(slot):
+            moved[slot].append(placed)
+        if placed.device == 0 and placed.weight.name.endswith(".weight"):
+            lent[slot][_short(placed.weight)] = placed.weight.size_bytes
+    borrower = _borrower(placement.devices, cells) if lent else 0
+    layers = range(len(facts.layers))
+    fed = {il for il, away in moved.items() if all(placed.device == 0 for placed in away)}
+    return Apart(
+        borrower=borrower,
+        borrowed=lent if borrower else {},
+        feeds=frozenset(il for il in fed if placement.layer(il) != borrower),
+        caches=frozenset(
+            il
+            for il in layers
+            if (placement.layer(il) or borrower) != (placement.layer(il) if plan.offload_kqv else 0)
+        ),
+        unmodelled=_unmodelled(facts, placement, moved, weights, borrower),
+    )
+
+
+def _short(weight: Weight) -> str:
+    """The name within its layer: "ffn_up" of "blk.7.ffn_up.weight"."""
+    return weight.name.split(".")[2]
+
+
+def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:
+    if cells.n_ubatch < _OFFLOAD_BATCH:
+        return 0
+    return next((i for i, d in enumerate(devices) if i and not d.name.startswith("RPC")), 0)
+
+
+def _unmodelled(
+    facts: MemoryFacts,
+    placement: Placement,
+    moved: Mapping[int, Sequence[PlacedWeight]],
+    weights: Sequence[PlacedWeight],
+    borrower: int,
+) -> str:
+    """Names a layer whose weights are torn apart otherwise than by its experts or its dense inner layer."""
+    for il, away in sorted(moved.items()):
+        if borrower and all(placed.device == 0 for placed in away):
+            continue
+        inner = {
+            placed.weight.name
+            for placed in weights
+            if placed.weight.slot == il and placed.weight.matrix and _is_inner(facts, il, placed.weight)
+        }
+        names = {placed.weight.name for placed in away}
+        if names != inner or any(placed.device for placed in away) or not placement.layer(il):
+            return f"compute buffers where {sorted(names ^ inner or names)[0]} lies apart from its layer"
+    return ""
+
+
+def _is_inner(facts: MemoryFacts, il: int, weight: Weight) -> bool:
+    if facts.layers[il].shape.n_expert:
+        return weight.expert
+    return _short(weight) in _INNER
