@@ -84,9 +84,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     arguments = parser.parse_args()
 
-    from llmrun.commands.main import app
+    from llmrun.commands.main import make_app
 
-    page = render(app, "llmrun")
+    page = render(make_app(), "llmrun")
     if not arguments.check:
         TARGET.parent.mkdir(parents=True, exist_ok=True)
         TARGET.write_text(page)

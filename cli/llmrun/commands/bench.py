@@ -26,7 +26,7 @@ from llmrun.commands.bench_options import (
     Ubatch,
 )
 from llmrun.commands.options import takes_settings
-from llmrun.commands.run import Profile, Quiet, Verbose
+from llmrun.commands.shared_options import Profile, Quiet, Verbose
 from llmrun.config.schema import SETTINGS
 from llmrun.errors import Interrupted, UsageError
 

@@ -14,7 +14,7 @@ import typer
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, PresentDevice, budget_of
 from llmrun.commands.options import takes_settings
 from llmrun.commands.pull_missing import PullFlag
-from llmrun.commands.run import Profile, Quiet, TemplateFile, Verbose
+from llmrun.commands.shared_options import Profile, Quiet, TemplateFile, Verbose
 from llmrun.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import typer
 
-from llmrun.commands.config import config_app
-from llmrun.commands.help_style import help_style
-from llmrun.commands.main import app
+from llmrun.commands.main import COMMANDS, asked_for, make_app
 from llmrun.commands.process import run_guarded, usage_error
 from llmrun.errors import UsageError
+
+_COMPLETION = "_LLMRUN_COMPLETE"
 
 
 def run_cli(arguments: Sequence[str]) -> int:
     """Exit status of the command line `arguments`."""
     status = 0
-    for typer_app in (app, config_app):
-        typer_app.rich_markup_mode = help_style()
+    completing = _COMPLETION in os.environ  # a shell asks for words, of any command
+    app = make_app(COMMANDS if completing else [asked_for(arguments)])
 
     def body() -> None:
         nonlocal status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional, get_args
 
 import typer
 
-from llmrun.commands.run import Profile
+from llmrun.commands.shared_options import Profile
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, PresentDevice, budget_of
 from llmrun.commands.options import takes_settings
 from llmrun.commands.pull_missing import PullFlag
+from llmrun.commands.shared_options import Profile, Quiet, TemplateFile, Verbose
 from llmrun.errors import Interrupted, UsageError
 
 STREAM_FORMATS = ("json",)
@@ -19,14 +19,6 @@ MAX_LOGPROBS = 100
 Files = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("-f", "--file", metavar="FILE", help="give a text file to the model, with its name"),
-]
-Profile = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--profile", metavar="NAME", help="settings from a named profile, see `config show`"),
-]
-TemplateFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--chat-template-file", metavar="FILE", help="use this Jinja template, not the model's"),
 ]
 Logprobs = Annotated[
     Optional[int],  # noqa: UP045
@@ -42,8 +34,6 @@ Lines = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--stream", metavar="json", help="one JSON object a line, as things happen"),
 ]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="show notes and the engine's log on stderr")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no notes and no progress, only warnings")]
 
 
 @takes_settings(without=("overflow", "overflow_headroom"))  # one message leaves nothing to leave out

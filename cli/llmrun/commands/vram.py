@@ -9,7 +9,7 @@ import typer
 
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Device, Reserve, memory_of
 from llmrun.commands.options import takes_settings
-from llmrun.commands.run import Profile
+from llmrun.commands.shared_options import Profile
 from llmrun.config.schema import SETTINGS
 from llmrun.errors import DoesNotFit, UsageError
 
