@@ -222,7 +222,7 @@ def test_a_broken_engine_leaves_the_cpu_and_one_warning() -> None:
     (warning,) = report.warnings
     assert "the library is missing" in warning
     assert report.totals.kv_bytes == 180 * MIB
-    with pytest.raises(UsageError, match="the library is missing"):
+    with pytest.raises(EngineFailure, match="the library is missing"):
         report_of("smollm2-135m", failing(EngineFailure("the library is missing")), exact=True)
 
 

@@ -34,7 +34,7 @@ library()
 now_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now_bytes + (48 << 20),) * 2)
 try:
-    model = ModelParams(sys.argv[1], gpu_layers=0, use_mmap=False)
+    model = ModelParams(sys.argv[1], gpu_layers=0, use_mmap=sys.argv[2] == "mapped")
     open_engine(model, ContextParams(n_ctx=1 << 20), lambda _: None, threading.Event())
 except DoesNotFit as error:
     sys.exit(error.exit_code)
@@ -146,11 +146,12 @@ class TestRefusals:
         with pytest.raises(EngineFailure, match="256"):
             open_llama(tiny_path["llama"], n_seq=257)
 
+    @pytest.mark.parametrize("how", ["read", "mapped"])
     @pytest.mark.parametrize("what", ["weights", "context"])
-    def test_what_does_not_fit_says_so(self, tiny_path: dict[Arch, Path], what: str) -> None:
+    def test_what_does_not_fit_says_so(self, tiny_path: dict[Arch, Path], what: str, how: str) -> None:
         paths = {"weights": smollm2_path(), "context": tiny_path["llama"]}  # 92 MiB; 512 MiB for 2^20 tokens
         child = subprocess.run(
-            [sys.executable, "-c", _OPEN_WITH_48_MIB, str(paths[what])],
+            [sys.executable, "-c", _OPEN_WITH_48_MIB, str(paths[what]), how],
             check=False,
             env=os.environ | {"GGML_NO_BACKTRACE": "1"},
         )

@@ -134,9 +134,18 @@ def test_the_last_line_is_the_reason() -> None:
         child._read("sizes", -6, b"", b"something\nm.c:1: GGML_ASSERT(x) failed\n")
 
 
-def test_killed_for_lack_of_memory() -> None:
+@pytest.mark.parametrize(
+    ("status", "err"),
+    [
+        (-9, b""),
+        (-6, b"ggml.c:1: GGML_ASSERT(ctx->mem_buffer != NULL) failed\n"),
+        (-6, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"),
+        (1, b"Traceback (most recent call last):\nMemoryError\n"),
+    ],
+)
+def test_a_child_that_got_no_memory(status: int, err: bytes) -> None:
     with pytest.raises(DoesNotFit, match="memory"):
-        child._read("measure", -9, b"", b"")
+        child._read("measure", status, b"", err)
 
 
 SLEEPS = (

@@ -23,7 +23,7 @@ from llmrun.config.layers import Effective
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.flash import AttentionShape, TypePair
 from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_flash_attention, probe_sizes
-from llmrun.errors import DoesNotFit, ModelNotFound, UsageError
+from llmrun.errors import DoesNotFit, EngineFailure, ModelNotFound, UsageError
 from llmrun.events import ModelInfo, RemoteModel
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import MemoryFacts, memory_facts
@@ -165,7 +165,7 @@ def _from_numbers(request: VramRequest) -> _Subject:
 def _check_present(found: Sequence[DeviceInfo], wanted: Sequence[DeviceInfo], failure: str) -> None:
     """The engine cannot plan for a device that is not there."""
     if failure:
-        raise UsageError(f"the engine cannot be asked: {failure}", "leave out --exact and --verify")
+        raise EngineFailure(f"the engine cannot be asked: {failure}", "leave out --exact and --verify")
     hint = "leave out --exact and --verify: the formula plans for devices that are not there"
     check_present(found, [device.name for device in wanted], hint)
 

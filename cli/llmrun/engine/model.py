@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from llmrun.engine.vocab import Vocab
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel
 
 _ALL_LAYERS = 1 << 30
-_OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
+_OUT_OF_MEMORY = (
+    "failed to allocate", "unable to allocate", "bad_alloc", f"mmap failed: {os.strerror(errno.ENOMEM)}",
+)  # fmt: skip
 
 
 class Model:

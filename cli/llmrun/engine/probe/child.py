@@ -17,6 +17,7 @@ from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
 from llmrun.units import GIB
 
 _GRACE_S = 5  # a child that its parent does not end in time ends itself that much later
+_NO_MEMORY = (b"mem_buffer != NULL", b"bad_alloc", b"MemoryError")
 
 DRY_MEMORY_BYTES = 8 * GIB
 """What a child may allocate that only computes sizes; it needs a small share of this."""
@@ -27,7 +28,7 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
 
     Raises:
         LlmrunError: the class and text the child gave.
-        DoesNotFit: the system killed the child, as it does when memory runs out.
+        DoesNotFit: the child got no memory, or the system killed it, as it does when memory runs out.
         EngineFailure: the child crashed, ran out of time, or answered nothing that can be read.
     """
     import subprocess
@@ -57,11 +58,13 @@ def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:
     try:
         answer = json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
+        hint = "use a smaller quantization, a smaller -c, or a smaller --kv-type with -fa on"
         if status == -getattr(signal, "SIGKILL", 9):
             raise DoesNotFit(
-                f"the system killed the engine ({entry}), most likely for lack of memory",
-                "use a smaller quantization, a smaller -c, or a smaller --kv-type with -fa on",
+                f"the system killed the engine ({entry}), most likely for lack of memory", hint
             ) from None
+        if any(sign in err for sign in _NO_MEMORY):
+            raise DoesNotFit(f"the engine ({entry}) got no memory, and {_end(status)}", hint) from None
         last = b" ".join(err.strip().splitlines()[-1:]).decode("utf-8", "replace")
         raise EngineFailure(f"the engine {_end(status)} ({entry}). {last}".strip()) from None
     if "error" in answer:
