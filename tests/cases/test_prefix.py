@@ -304,6 +304,18 @@ class TestResumedChats:
         assert three.prefix.disk_tokens == three.stats.cached_tokens == held
         assert three.stats.prefill_tokens < len("three") + 30
 
+    def test_a_chat_that_cannot_keep_its_prefix_closes_all_the_same(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also when it is closed twice: the engine is gone by then."""
+        puppet = write_puppet(folder / "p.gguf", ["ok"]).path
+        chat = self.resume(folder, puppet, None)
+        (folder / "cache").mkdir(exist_ok=True)
+        (folder / "cache" / "prefix").write_text("in the way")
+        say(chat, "one")
+        chat.close()
+        chat.close()
+
     def test_nothing_is_written_where_nothing_shall_be_kept(self, folder: Path) -> None:
         puppet = write_puppet(folder / "p.gguf", ["ok"]).path
         for flags in ({"prefix_cache_mib": "0"}, {"prefix_cache": "off"}):

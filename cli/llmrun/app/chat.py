@@ -227,11 +227,15 @@ class Chat:
         Raises:
             WriteFailure: something of the session is still not written.
         """
-        if self._opened is not None and not self._stop.stuck:
-            for notice in self._turns.leave():
-                log.info("%s", notice.text)  # nobody is shown anything any more
-            self._opened.close()
-        self.session.close()
+        opened = None if self._stop.stuck else self._opened
+        try:
+            if opened is not None:
+                for notice in self._turns.leave():
+                    log.info("%s", notice.text)  # nobody is shown anything any more
+        finally:
+            if opened is not None:
+                opened.close()
+            self.session.close()
 
 
 def _ask(system: str, turns: tuple[Turn, ...], text: str, window: Window) -> Ask:

@@ -27,7 +27,7 @@ from llmrun.prefix.worth import Cost
 from llmrun.store.model_digest import compute_digest, remembered_digest, time_used, unknown_bytes
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot
 from llmrun.store.snapshots import LARGEST_SHARE, SnapshotStore, Speeds
-from llmrun.units import MIB
+from llmrun.units import GIB, MIB
 
 ROPE_SETTINGS = ("rope_scaling", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx")
 
@@ -147,6 +147,11 @@ class DiskPrefixes:
         states += [(p, c.handle.data) for p, c in zip(points, kept.checkpoints, strict=True)]
         settings = dict(self._settings())
         try:
+            if unknown_bytes(self._parts, self._store.folder) > GIB:
+                yield Notice(
+                    "info",
+                    "reading the model's file once, to know it again when prefixes of it are asked for",
+                )
             digest = compute_digest(self._parts, self._store.folder)
             began_s = time.perf_counter()
             path = self._store.write(

@@ -105,6 +105,7 @@ class Turns:
         self._clock = clock
         self._watched = watched
         self._history = History()
+        self._left = False
         self._reuse = Reuse(opened, clock, converses=converses)
 
     def use(self, opened: Opened) -> None:
@@ -149,7 +150,13 @@ class Turns:
         return completion
 
     def leave(self) -> Iterator[Notice]:
-        """Keep what the sequence holds for a resumption, where that pays. The last call before closing."""
+        """Keep what the sequence holds for a resumption, where that pays; then the engine may be closed.
+
+        Leaving twice does nothing.
+        """
+        if self._left:
+            return
+        self._left = True
         yield from self._reuse.keep(self._history, len(self._history.tokens), 0.0, leaving=True)
 
     def _prepare(self, ask: Ask, timeline: Timeline) -> Generator[Event, None, tuple[Prepared, Window]]:

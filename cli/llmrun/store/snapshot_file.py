@@ -53,7 +53,7 @@ class Place:
 class Snapshot:
     """What a search needs of a snapshot. `places`: the whole state first, then checkpoints.
 
-    `settings` by name as they were, `title` what the model is called; `prefill_s` is what a token of it took to
+    `settings` by name as they were, `title` what the model is called; `prefill_s` is what one token took to
     evaluate.
     """
 
