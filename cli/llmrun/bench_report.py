@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from llmrun.errors import LlmrunError
 from llmrun.events import ItlStats
 
 TestKind = Literal["pp", "tg", "pg", "e2e"]
@@ -218,7 +219,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """All tests of a run. `complete` is False where it was interrupted."""
+    """All tests of a run. `complete` is False where it was interrupted or ended by `failure`."""
 
     run_id: str
     records: tuple[Record, ...]
@@ -226,6 +227,7 @@ class BenchReport:
     verdicts: tuple[Verdict, ...] = ()
     bandwidth_bytes_per_s: float | None = None
     bandwidth_measured_at: str = ""
+    failure: LlmrunError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,15 @@ from llmrun.bench.plan import BenchPlan
 from llmrun.bench_report import BenchFinished, BenchProgress, BenchReport, Measured, Record
 from llmrun.engine.api import ContextParams, Engine, ModelParams
 from llmrun.engine.scripted import Script, ScriptedEngine, scripted_factory
-from llmrun.errors import EngineFailure, Interrupted, LlmrunError, ModelNotFound, NotAModel, UsageError
+from llmrun.errors import (
+    DoesNotFit,
+    EngineFailure,
+    Interrupted,
+    LlmrunError,
+    ModelNotFound,
+    NotAModel,
+    UsageError,
+)
 from llmrun.events import Notice
 from llmrun.journal.bench import bench_history, bench_runs
 
@@ -302,6 +310,39 @@ def test_whole_requests_cold_and_cached(machine: Machine) -> None:
     assert cold.samples_ns == (2_500_000_000,) * 3
     assert cold.spread.mean == pytest.approx(78 / 2.5)
     assert cached.spread.mean == pytest.approx(9 / 1.5)
+
+
+def test_requests_alone_are_a_benchmark(machine: Machine) -> None:
+    report = machine.run(prompt="x" * 70, n_prompt=(0,), n_gen=(0,))
+    assert [record.test.kind for record in report.records] == ["e2e"] * 2
+    assert report.verdicts
+
+
+def test_the_time_left_includes_requests(machine: Machine) -> None:
+    machine.run(prompt="x" * 64, n_prompt=(64,), n_gen=(8,), reps=2)
+    shown = [event for event in machine.events if isinstance(event, BenchProgress)]
+    assert {event.total for event in shown} == {4}
+    left = {event.label: event.left_s for event in shown}
+    cold, cached = 2 * BATCH_S + 8 * STEP_S, BATCH_S / 32 + 8 * STEP_S
+    assert left["run 64+8, 2 of 3"] == pytest.approx(2 * cold + 3 * cached, rel=0.05)
+    assert left["run 64+8 cached, 3 of 3"] == pytest.approx(cached, rel=0.05)
+
+
+def test_a_failure_keeps_what_was_measured_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Machine._open
+
+    def full(self: Machine, model: ModelParams, context: ContextParams, *rest: Any) -> Engine:
+        if context.n_seq > 1:
+            raise DoesNotFit("no room", "use a smaller -c")
+        return opened(self, model, context, *rest)
+
+    monkeypatch.setattr(Machine, "_open", full)
+    report = machine.run(n_gen=(0,), n_parallel=(1, 4))
+    assert (len(report.records), report.complete) == (1, False)
+    assert isinstance(report.failure, DoesNotFit)
+    assert "-c" not in report.failure.hint
+    with pytest.raises(DoesNotFit):
+        machine.run(n_gen=(0,), n_parallel=(4,))
 
 
 def test_requests_take_the_length_of_the_output_tests(machine: Machine) -> None:

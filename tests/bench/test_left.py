@@ -28,6 +28,17 @@ def test_rounds_warm_up_depth_and_delay() -> None:
     assert left.seconds([BenchTest("pp", 100, 0, n_depth=300)]) == pytest.approx(3 + 3 + 5)
 
 
+def test_requests_read_what_is_not_cached_and_a_cached_one_fills_the_cache_first() -> None:
+    left = TimeLeft(4, warmup=False, delay_s=3.0)
+    left.learn(PP, 1.0)
+    left.learn(TG, 1.0)
+    cold = BenchTest("e2e", 200, 10, cache="cold")
+    cached = BenchTest("e2e", 200, 10, cache="cached", n_cached=199)
+    assert left.seconds([cold]) == pytest.approx(4 * (2 + 1))
+    assert left.rounds(cached) == 5
+    assert left.seconds([cached], rounds_done=1) == pytest.approx(4 * (0.01 + 1))
+
+
 def test_nothing_left_takes_no_time() -> None:
     assert TimeLeft(5, warmup=True, delay_s=1.0).seconds([]) == 0
 

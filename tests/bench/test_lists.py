@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.bench.lists import MAX_VALUES, parse_numbers, parse_pair, parse_words
+from llmrun.bench.lists import MAX_VALUES, parse_layers, parse_numbers, parse_pair, parse_words
 from llmrun.errors import UsageError
 
 MOST = 1 << 20
@@ -100,6 +100,15 @@ def test_factors(first: int, length: int, factor: int) -> None:
 def test_any_text_gives_numbers_or_an_error(text: str) -> None:
     with suppress(UsageError):
         assert all(0 <= number <= MOST for number in numbers(text))
+
+
+def test_layers_are_words_numbers_and_ranges() -> None:
+    assert parse_layers(["0-24+8,all", "auto,-1,3"], "-ngl", most=99) == (
+        "0", "8", "16", "24", "all", "auto", "-1", "3",
+    )  # fmt: skip
+    for text in ("9-1", "1-100"):
+        with pytest.raises(UsageError):
+            parse_layers([text], "-ngl", most=99)
 
 
 def test_words_and_pairs() -> None:

@@ -6,12 +6,15 @@ import csv
 import importlib.util
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmrun.app.loading import OpenRequest, open_model
 from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS
+from llmrun.errors import DoesNotFit
 
 from tests.support.cli import Cli, Ended, strict_json
 from tests.support.puppet import write_puppet
@@ -201,6 +204,27 @@ def test_refusals_come_before_anything_is_measured(
     ended = cli.here("bench", model, *arguments)
     assert (ended.status, ended.out) == (status, b"")
     assert not (cli.data_dir / "bench.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "parse"), [("--json", strict_json), ("-ojson", json.loads), ("-omd", str)]
+)
+def test_a_run_that_fails_midway_shows_what_it_has(
+    cli: Cli, model: Path, output: str, parse: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(request: OpenRequest, *rest: Any, **named: Any) -> Any:
+        if request.sources.flags["n_parallel"] != "1":
+            raise DoesNotFit("no room", "use a smaller -c")
+        return open_model(request, *rest, **named)
+
+    monkeypatch.setattr("llmrun.app.bench.open_model", full)
+    ended = cli.here("bench", model, *SMALL, "-np", "1,2", output)
+    assert ended.status == 5
+    assert "smaller -p, -n, -d or -np" in ended.err
+    found = parse(ended.text)
+    if output == "--json":
+        assert (found["complete"], found["error"]["exit_code"], len(found["records"])) == (False, 5, 2)
+    assert "incomplete" in ended.text or output == "--json"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--compare", "nobody"], ["--compare", "a", "b", "c"]])

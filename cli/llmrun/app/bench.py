@@ -26,8 +26,8 @@ from llmrun.bench_report import (
     CacheState,
     Measured,
 )
-from llmrun.errors import Interrupted
-from llmrun.events import Event, LoadProgress, Notice
+from llmrun.errors import DoesNotFit, Interrupted, LlmrunError
+from llmrun.events import Event, GenerationStats, LoadProgress, Notice
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import memory_facts
 from llmrun.gguf.reader import read_header
@@ -36,6 +36,7 @@ from llmrun.store.resolve import resolve
 
 BenchEvent = Event | BenchProgress | Measured | BenchFinished
 _ANSWER = 128
+_CHARACTERS_A_TOKEN = 4
 _BILLION = 1_000_000_000
 
 
@@ -62,16 +63,17 @@ class _Run:
         self._notices: set[str] = set()
 
     def events(self) -> Iterator[BenchEvent]:
-        complete = True
+        complete, failure = True, None
         try:
             for event in self._groups():
                 if self._wanted(event):
                     yield event
-        except Interrupted:
+        except LlmrunError as error:
+            error = _in_terms_of_tests(error)
             if not self._keeper.records:
-                raise
-            complete = False
-        yield BenchFinished(self._keeper.report(complete=complete))
+                raise error from None
+            complete, failure = False, None if isinstance(error, Interrupted) else error
+        yield BenchFinished(self._keeper.report(complete=complete, failure=failure))
 
     def _wanted(self, event: BenchEvent) -> bool:
         """Each notice once, however many times a model is opened."""
@@ -84,7 +86,8 @@ class _Run:
     def _groups(self) -> Generator[BenchEvent, None, None]:
         plan = self.request.plan
         groups = plan.groups()
-        progress = _Progress(plan, [test for group in groups for test in group.tests])
+        tests = [test for group in groups for test in group.tests]
+        progress = _Progress(plan, [*tests, *self._planned_requests()])
         for group in groups:
             flags = {
                 **_with_batch_threads(group.settings),
@@ -100,7 +103,16 @@ class _Run:
                 model.opened.close()
         if self.request.prompt is not None:
             for name, settings in product(plan.models, plan.settings()):
-                yield from self._requests(name, _with_batch_threads(settings), self.request.prompt)
+                yield from self._requests(name, _with_batch_threads(settings), self.request.prompt, progress)
+
+    def _planned_requests(self) -> Iterator[BenchTest]:
+        """Whole requests as far as they are known beforehand; the length of the prompt is a guess."""
+        plan, prompt = self.request.plan, self.request.prompt
+        if prompt is not None:
+            guess = 1 + len(prompt) // _CHARACTERS_A_TOKEN
+            for _, _, count in product(plan.models, plan.settings(), _answers(plan)):
+                yield BenchTest("e2e", guess, count, cache="cold")
+                yield BenchTest("e2e", guess, count, cache="cached", n_cached=guess - 1)
 
     def _open(
         self, name: str, flags: Mapping[str, object], *, template: bool
@@ -146,14 +158,13 @@ class _Run:
         yield from self._keeper.keep(model, test, run.samples_ns, watch)
 
     def _requests(
-        self, name: str, settings: Mapping[str, str], prompt: str
+        self, name: str, settings: Mapping[str, str], prompt: str, progress: _Progress
     ) -> Generator[BenchEvent, None, None]:
         """Whole requests, cold and cached, for each number of output tokens."""
         flags: dict[str, object] = {**settings, "n_parallel": "1"}
-        counts = [count for count in self.request.plan.n_gen if count] or [_ANSWER]
         model = yield from self._open(name, flags, template=True)
         try:
-            for count in counts:
+            for count in _answers(self.request.plan):
                 sources = self.request.sources
                 for cache in ("cold", "cached"):
                     own = {"max_tokens": str(count), "prefix_cache": cache == "cached"}
@@ -161,28 +172,29 @@ class _Run:
                         replace(sources, flags={**sources.flags, **flags, **own})
                     )
                     run = RequestRun(opened, self.tools.clock, prompt, cold=cache == "cold")
-                    yield from self._measure_requests(replace(model, opened=opened), run, cache, count)
+                    yield from self._measure_requests(replace(model, opened=opened), run, cache, progress)
         finally:
             model.opened.close()
 
     def _measure_requests(
-        self, model: BenchModel, run: RequestRun, cache: CacheState, count: int
+        self, model: BenchModel, run: RequestRun, cache: CacheState, progress: _Progress
     ) -> Generator[BenchEvent, None, None]:
         plan = self.request.plan
         reset_peak()
-        rounds = plan.reps + (plan.warmup or cache == "cached")
+        unmeasured = int(plan.warmup or cache == "cached")
         flags: tuple[str, ...] = ()
         watch = self.tools.watch()
         try:
-            for index in range(rounds):
-                label = f"{model.subject.model_ref}: request of {count} tokens, {cache}"
-                yield BenchProgress(index, rounds, label, None)
+            for index in range(unmeasured + plan.reps):
+                yield progress.at(progress.test, index)
                 yield from run.repeat()
-                if index == rounds - plan.reps - 1:
+                progress.learn_request(run.stats[-1])
+                if index == unmeasured - 1:
                     run.stats.clear()
                     watch = self.tools.watch()
         except Interrupted:
             flags = ("interrupted",)
+        progress.done += 1
         if run.stats and any(stats.ttft_s is not None for stats in run.stats):
             times = request_times(run.stats)
             made = run.stats[-1].generated_tokens
@@ -192,6 +204,18 @@ class _Run:
             yield from self._keeper.keep(model, test, samples, watch, flags, times)
         if flags:
             raise Interrupted("interrupted")
+
+
+def _answers(plan: BenchPlan) -> list[int]:
+    """Lengths of the answers of whole requests."""
+    return [count for count in plan.n_gen if count] or [_ANSWER]
+
+
+def _in_terms_of_tests(error: LlmrunError) -> LlmrunError:
+    """Here the context follows from the tests: no flag sets it."""
+    if isinstance(error, DoesNotFit):
+        return DoesNotFit(error.message, "take smaller -p, -n, -d or -np, or a smaller model")
+    return error
 
 
 def _with_batch_threads(settings: Settings) -> dict[str, str]:
@@ -206,13 +230,31 @@ class _Progress:
     def __init__(self, plan: BenchPlan, tests: Sequence[BenchTest]) -> None:
         self._tests = tests
         self._left = TimeLeft(plan.reps, warmup=plan.warmup, delay_s=plan.delay_s)
-        self._rounds = plan.reps + plan.warmup
         self.done = 0
+
+    @property
+    def test(self) -> BenchTest:
+        """The one under way."""
+        return self._tests[self.done]
 
     def learn(self, test: BenchTest, taken_s: float) -> None:
         self._left.learn(test, taken_s)
 
+    def learn_request(self, stats: GenerationStats) -> None:
+        """A request was answered: how long the prompt is in tokens, and both rates."""
+        prompt = stats.prompt_tokens
+        self._tests = [
+            replace(test, n_prompt=prompt, n_cached=prompt - 1 if test.cache == "cached" else 0)
+            if test.kind == "e2e"
+            else test
+            for test in self._tests
+        ]
+        if not stats.cached_tokens:
+            self._left.learn(BenchTest("pp", stats.prefill_tokens, 0), stats.prefill_s)
+        if stats.itl is not None:
+            self._left.learn(BenchTest("tg", 0, 1), stats.itl.mean_s)
+
     def at(self, test: BenchTest, rounds_done: int) -> BenchProgress:
         left_s = self._left.seconds(self._tests[self.done :], rounds_done)
-        label = f"{test.name}, {rounds_done + 1} of {self._rounds}"
+        label = f"{test.name}, {rounds_done + 1} of {self._left.rounds(test)}"
         return BenchProgress(self.done, len(self._tests), label, left_s)

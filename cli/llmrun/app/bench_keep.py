@@ -24,7 +24,7 @@ from llmrun.bench_report import BenchReport, BenchTest, Measured, Quiet, Record,
 from llmrun.config.dirs import user_data_dir
 from llmrun.config.schema import BY_NAME
 from llmrun.engine.api import EngineFactory
-from llmrun.errors import EngineFailure, WriteFailure
+from llmrun.errors import EngineFailure, LlmrunError, WriteFailure
 from llmrun.events import Notice
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.journal.bench import log_bench
@@ -127,8 +127,8 @@ class Keeper:
         except WriteFailure as error:
             yield Notice("warning", f"the history was not written: {error.message}")
 
-    def report(self, *, complete: bool) -> BenchReport:
-        """All of it."""
+    def report(self, *, complete: bool = True, failure: LlmrunError | None = None) -> BenchReport:
+        """All of it; `failure` is what ended the run early."""
         known = next((b for b in self._bandwidths.values() if b is not None), None)
         return BenchReport(
             self._run_id,
@@ -137,6 +137,7 @@ class Keeper:
             verdicts(self.records),
             None if known is None else known.bytes_per_s,
             "" if known is None else known.measured_at,
+            failure,
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS, record_document
 from llmrun.bench_report import BenchReport, Comparison, Record, Table
+from llmrun.documents import error_document
 from llmrun.units import GIB, MIB
 
 BENCH_SCHEMA = "llmrun.bench/1"
@@ -126,8 +127,13 @@ def markdown(report: BenchReport) -> str:
         lines.append(_row([*row[:rates], marked, *row[rates + 1 :]], cells.widths))
     lines += ["", f"build: {report.records[0].subject.build}"]
     if not report.complete:
-        lines.append("incomplete: the run was interrupted")
+        lines.append(incomplete_text(report))
     return "\n".join(lines) + "\n"
+
+
+def incomplete_text(report: BenchReport) -> str:
+    """Why a run is not complete."""
+    return f"incomplete: {'the run was interrupted' if report.failure is None else report.failure.message}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -193,6 +199,7 @@ def bench_document(report: BenchReport, provenance: Mapping[str, object]) -> dic
     return {
         "schema": BENCH_SCHEMA,
         "complete": report.complete,
+        "error": None if report.failure is None else error_document(report.failure),
         "run_id": report.run_id,
         "provenance": dict(provenance),
         "bandwidth": {

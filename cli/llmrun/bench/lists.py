@@ -52,6 +52,19 @@ def parse_words(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
+def parse_layers(texts: Sequence[str], flag: str, *, most: int) -> tuple[str, ...]:
+    """Numbers of layers, ranges of them written out, beside words (`auto`, `all`, `-1`) as they are.
+
+    Raises:
+        UsageError: a range is none, or goes beyond `most`.
+    """
+    found: list[str] = []
+    for word in parse_words(texts):
+        is_range = _RANGE.fullmatch(word)
+        found += map(str, parse_numbers([word], flag, most=most)) if is_range else [word]
+    return tuple(found)
+
+
 def parse_pair(text: str, flag: str, *, most: int) -> tuple[int, int]:
     """Two numbers such as `512,128`.
 

@@ -89,7 +89,7 @@ def bench(
     Tests and figures are those of llama-bench: random tokens, nothing tokenised or sampled. A run is kept in
     the history with every sample; --compare lays two of them beside each other.
     """
-    from llmrun.commands.bench_runs import compare_runs, run_bench
+    from llmrun.commands.bench_runs import compare_runs, end_early, run_bench
 
     given = [*(models or [])]
     if compare is not None:
@@ -101,12 +101,10 @@ def bench(
         n_prompt, n_gen, pairs, depth, parallel, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v,
         flash_attn,
     )  # fmt: skip
-    plan = lists.plan(given, reps=reps, warmup=not no_warmup, delay_s=delay)
+    plan = lists.plan(given, reps=reps, warmup=not no_warmup, delay_s=delay, requests=prompt is not None)
     report = run_bench(
         plan, flags, profile, prompt=prompt, output="json document" if json else output, save=save or "",
         plot=plot, verbose=verbose, quiet=quiet,
     )  # fmt: skip
     if not report.complete:
-        if json or output:
-            raise typer.Exit(Interrupted.exit_code)
-        raise Interrupted("interrupted")
+        end_early(report.failure or Interrupted("interrupted"), document=json, quietly=bool(output))

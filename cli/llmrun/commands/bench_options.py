@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 FORMATS = ("md", "json", "jsonl", "csv")
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 1 << 20
+MAX_LAYERS = (1 << 31) - 1
 _TESTS = "Tests: numbers, lists (512,1024), ranges (0-8192+1024, 64-1024*2)"
 _SETTINGS = "Settings, as lists"
-_FLASH = {"0": "off", "1": "on", "-1": "auto"}
+_FLASH = {
+    "0": "off", "false": "off", "disabled": "off", "1": "on", "true": "on", "enabled": "on", "-1": "auto",
+}  # fmt: skip
+"""Words of llama-bench for those of the setting."""
 Lists = Optional[list[str]]  # noqa: UP045
 
 Prompts = Annotated[
@@ -125,13 +129,15 @@ class ListOptions:
     type_v: Lists
     flash_attn: Lists
 
-    def plan(self, models: Sequence[str], *, reps: int, warmup: bool, delay_s: float) -> BenchPlan:
-        """The plan they make.
+    def plan(
+        self, models: Sequence[str], *, reps: int, warmup: bool, delay_s: float, requests: bool = False
+    ) -> BenchPlan:
+        """The plan they make. `requests`: whole requests are measured even where it has no tests.
 
         Raises:
             UsageError: no model, no test, or a text that is no list.
         """
-        from llmrun.bench.lists import parse_numbers, parse_pair, parse_words
+        from llmrun.bench.lists import parse_layers, parse_numbers, parse_pair, parse_words
         from llmrun.bench.plan import BenchPlan
 
         if not models:
@@ -153,7 +159,7 @@ class ListOptions:
             n_depth=numbers(self.depth, "-d", (0,), 0, MAX_TOKENS),
             n_parallel=numbers(self.parallel, "-np", (1,), 1, MAX_SEQUENCES),
             varying={
-                "n_gpu_layers": parse_words(self.n_gpu_layers or ()),
+                "n_gpu_layers": parse_layers(self.n_gpu_layers or (), "-ngl", most=MAX_LAYERS),
                 "n_batch": texts(self.n_batch, "-b", MAX_BATCH),
                 "n_ubatch": texts(self.n_ubatch, "-ub", MAX_BATCH),
                 "type_k": parse_words(self.type_k or ()),
@@ -165,6 +171,8 @@ class ListOptions:
             warmup=warmup,
             delay_s=delay_s,
         )
-        if not plan.groups():
-            raise UsageError("nothing to measure: all counts are 0", "give -p, -n or -pg a count")
+        if not plan.groups() and not requests:
+            raise UsageError(
+                "nothing to measure: all counts are 0", "give -p, -n or -pg a count, or a --prompt"
+            )
         return plan

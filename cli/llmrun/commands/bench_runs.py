@@ -7,6 +7,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
+
+import typer
 
 from llmrun.app.bench import bench
 from llmrun.app.bench_keep import BenchRequest, Instruments, provenance
@@ -20,10 +23,11 @@ from llmrun.bench_report import BenchReport
 from llmrun.commands.bench_options import FORMATS
 from llmrun.commands.process import log_to_stderr
 from llmrun.documents import dump
-from llmrun.errors import UsageError
+from llmrun.errors import Interrupted, LlmrunError, UsageError
 from llmrun.journal.bench import LAST, bench_runs, find_run
 from llmrun.metrics.clock import process_clock
 from llmrun.ui.bench_view import BenchView, Writers, print_comparison
+from llmrun.ui.errors import print_error
 from llmrun.ui.streams import Streams
 
 DOCUMENT = "json document"
@@ -103,6 +107,15 @@ def _writers(request: BenchRequest, output: str) -> Writers:
         case "md":
             return Writers(end=export.markdown)
     return Writers(end=lambda report: dump(export.bench_document(report, provenance(request))))
+
+
+def end_early(error: LlmrunError, *, document: bool, quietly: bool) -> NoReturn:
+    """End a run of which something was shown. A `document` on stdout holds the error itself."""
+    if not document and not (quietly and isinstance(error, Interrupted)):
+        raise error
+    if not isinstance(error, Interrupted):
+        print_error(Streams.of_process(), error)
+    raise typer.Exit(error.exit_code)
 
 
 def compare_runs(first: str, second: str = LAST, *, json: bool) -> None:

@@ -41,7 +41,8 @@ def summary(report: BenchReport) -> list[str]:
     if any(record.spread.outliers for record in report.records):
         lines.append("some samples lie far from the others; the JSON names them (outliers)")
     if not report.complete:
-        lines.append("incomplete: the run was interrupted")
+        why = "the run was interrupted" if report.failure is None else one_line(report.failure.message)
+        lines.append(f"incomplete: {why}")
     return lines
 
 
