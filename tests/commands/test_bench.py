@@ -227,7 +227,16 @@ def test_a_run_that_fails_midway_shows_what_it_has(
     assert "incomplete" in ended.text or output == "--json"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--compare", "nobody"], ["--compare", "a", "b", "c"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        *(
+            ["--compare", *rest]
+            for rest in (["a"], ["a", "b", "c"], ["a", "-o", "csv"], ["a", "--prompt", "x"])
+        ),
+    ],
+)
 def test_nothing_to_do_is_a_usage_error(cli: Cli, arguments: list[str]) -> None:
     ended = cli.here("bench", *arguments)
     assert (ended.status, ended.out) == (2, b"")

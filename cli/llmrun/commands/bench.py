@@ -93,7 +93,7 @@ def bench(
 
     given = [*(models or [])]
     if compare is not None:
-        if len(given) > 1 or plot:
+        if len(given) > 1 or plot or output or save or prompt is not None:
             raise UsageError("--compare takes two runs and measures nothing", "llmrun bench --compare A [B]")
         compare_runs(compare, *given, json=json)
         return
