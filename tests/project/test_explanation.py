@@ -4,61 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.pages import Page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "prefill-and-decode.md"
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
-class Page:
-    """A folder in which a reader tries the page's blocks."""
-
-    def __init__(self, cli: Cli) -> None:
-        self.cli = cli
-        program = cli.folder / "bin" / "llmrun"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llmrun "$@"\n')
-        program.chmod(0o700)
-
-    def run(self, script: str) -> str:
-        """What a block writes on stdout; it must succeed without a word on stderr."""
-        env = self.cli.environment({"LLMRUN_CTX": "512"})
-        env["PATH"] = f"{self.cli.folder / 'bin'}:{env['PATH']}"
-        done = subprocess.run(
-            ["sh", "-ec", f"M=smollm2-135m\n{script}"],
-            cwd=self.cli.folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    def shows(self, part: str) -> str:
-        """The output of the one block with `part` in it."""
-        (block,) = [block for block in BLOCKS if part in block]
-        if "one.json" in block:
-            self.run(BLOCKS[0])
-        return self.run(block)
-
-    def document(self, name: str) -> Any:
-        """A file of JSON that a block has written."""
-        return json.loads((self.cli.folder / name).read_text())
+BLOCKS = Page.blocks_of(PAGE)
 
 
 @pytest.fixture
 def page(cli: Cli) -> Page:
-    return Page(cli)
+    return Page(cli, PAGE, env={"LLMRUN_CTX": "512"})
 
 
 def test_every_block_is_looked_at_here() -> None:
@@ -83,6 +42,7 @@ def test_streaming_changes_no_text(page: Page) -> None:
 
 
 def test_ttft_is_more_than_prefill_and_less_than_all(page: Page) -> None:
+    page.run(BLOCKS[0])
     shown = {name: float(value) for name, value in map(str.split, page.shows("queue_ms").splitlines())}
     assert 0 < shown["prompt_ms"] < shown["ttft_ms"] < shown["total_ms"]
     assert shown["load_ms"] > 0
@@ -110,6 +70,7 @@ def test_measured_rates_stand_beside_the_machines_bandwidth(page: Page) -> None:
 
 def test_the_cache_costs_what_the_text_says_and_lacks_the_last_token(page: Page) -> None:
     assert f"{20_000 * 131_072:,}" in page.shows("--explain")
+    page.run(BLOCKS[0])
     prompt, output, kept = map(int, re.findall(r"\b\d+(?= \+| - 1|$)", page.shows("kv = ").strip()))
     assert kept == prompt + output - 1
 
