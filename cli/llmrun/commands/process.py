@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise, takewhile
 
+from llmrun.engine.abort import on_abort
 from llmrun.errors import DoesNotFit, Interrupted, LlmrunError, UsageError
 from llmrun.metrics.clock import Clock, process_clock
 from llmrun.ui.streams import Streams
@@ -58,6 +59,7 @@ def _options(arguments: Sequence[str]) -> list[str]:
 def run_guarded(body: Callable[[], object], arguments: Sequence[str]) -> int:
     """Run the program and turn whatever ends it into an exit status and one or two lines on stderr."""
     clock = process_clock()
+    on_abort(lambda error: _end(error, arguments, clock))
     try:
         body()
     except BrokenPipeError:
@@ -69,7 +71,18 @@ def run_guarded(body: Callable[[], object], arguments: Sequence[str]) -> int:
 
             traceback.print_exc()
         return _report(_expected(error), arguments, clock)
+    finally:
+        on_abort(None)
     return 0
+
+
+def _end(error: LlmrunError, arguments: Sequence[str], clock: Clock) -> None:
+    """End the process with an error of which the library would not return."""
+    status = _report(error, arguments, clock)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _expected(error: BaseException) -> LlmrunError:

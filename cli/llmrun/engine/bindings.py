@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from llmrun.engine.abort import listen_for_abort
 from llmrun.errors import EngineFailure
 
 log = logging.getLogger("llmrun.native")
@@ -126,6 +127,7 @@ def library() -> Any:
             f"the engine's library cannot be loaded: {error}", "rebuild it with `make clean chat`"
         ) from error
     module.llama_log_set(_log_callback(module), None)
+    _abort_callback(module)
     module.llama_backend_init()
     return module
 
@@ -136,6 +138,13 @@ def _log_callback(module: Any) -> Any:
         native_log.write(level, text.decode("utf-8", "replace"))
 
     return module.llama_log_callback(on_log)  # the cache keeps it alive as long as the library
+
+
+@lru_cache(maxsize=1)
+def _abort_callback(module: Any) -> Any:
+    if not hasattr(module._lib, "ggml_set_abort_callback"):
+        return None
+    return listen_for_abort(module._lib, ctypes.CFUNCTYPE(None, ctypes.c_char_p))
 
 
 def native_function(name: str, result: Any, *arguments: Any) -> Any:

@@ -13,6 +13,7 @@ import signal
 import sys
 from typing import Any
 
+from llmrun.engine.abort import without_path
 from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
 from llmrun.units import GIB
 
@@ -65,7 +66,7 @@ def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:
             ) from None
         if any(sign in err for sign in _NO_MEMORY):
             raise DoesNotFit(f"the engine ({entry}) got no memory, and {_end(status)}", hint) from None
-        last = b" ".join(err.strip().splitlines()[-1:]).decode("utf-8", "replace")
+        last = without_path(b" ".join(err.strip().splitlines()[-1:]).decode("utf-8", "replace"))
         raise EngineFailure(f"the engine {_end(status)} ({entry}). {last}".strip()) from None
     if "error" in answer:
         said = answer["error"]
