@@ -107,12 +107,24 @@ def test_short_of_memory_a_chat_leaves_messages_out(
     monkeypatch.setattr(growth, "devices_now", lambda: (DeviceInfo("CPU", "cpu", free[0], 64 * GIB),))
     words = ("chat", fine, *GREEDY, "--session", "s")
     assert cli.here(*words, stdin=b"a" * 5000).text == "fine"
-    second = cli.here(*words, stdin=b"b" * 5000)
+    second = cli.here(*words, "-v", stdin=b"b" * 5000)
     assert "first 2 messages are left out" in second.err
+    assert "memory has no room" in second.err
+    refused = cli.here(*words, stdin=b"b" * 9000)
+    assert (refused.status, refused.out) == (6, b"")
+    assert "memory has no room" in refused.err
+    assert "-c " not in refused.err
     free[0] = 64 * GIB
     third = cli.here(*words, "-v", stdin=b"c")
     assert "grown" in third.err
     assert [turn.left_out for turn in last_session(cli).turns] == [0, 1, 0]
+
+
+def test_short_of_memory_an_answer_ends(cli: Cli, endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "devices_now", lambda: (DeviceInfo("CPU", "cpu", 0, 64 * GIB),))
+    ended = cli.here("run", endless, "x" * 7000, *GREEDY, "--json")
+    assert (ended.document["finish_reason"], ended.document["kv"]["tokens"]) == ("context", 8192)
+    assert "memory has no room" in ended.err
 
 
 def test_a_cache_on_another_device(cli: Cli, tmp_path: Path) -> None:

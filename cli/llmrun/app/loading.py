@@ -78,6 +78,11 @@ class Opened:
         facts = self.engine.facts
         return Tokenizer(self.engine.tokenize, self.engine.piece, facts.add_bos, facts.bos_text)
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether the context may become larger; where it has to and does not, memory has no room."""
+        return self.growth is not None and self.growth.may_grow(self.engine.facts)
+
     def with_settings(self, sources: SettingSources) -> Opened:
         """The same model under changed settings; those of loading stay what they were."""
         sampling = {f"general.sampling.{key}": value for key, value in self.facts.sampling.items()}

@@ -21,6 +21,9 @@ ANSWER_ROOM = 512
 """Tokens kept free for an answer whose length is not bounded."""
 
 
+NO_MEMORY = "memory has no room for a larger context"
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A prompt and the history that its tokens make of the sequence."""
@@ -82,11 +85,12 @@ class Prompter:
         if n_tokens <= facts.n_ctx_seq:
             return
         trained, wanted = facts.n_ctx_train, n_tokens + ANSWER_ROOM
-        way_out = (
-            f"raise it with -c {min(wanted, trained or wanted)}"
-            if n_tokens < trained or not trained
-            else f"shorten the prompt: the model was trained for {format_count(trained)} tokens"
-        )
+        if n_tokens >= trained > 0:
+            way_out = f"shorten the prompt: the model was trained for {format_count(trained)} tokens"
+        elif self._opened.may_grow:
+            way_out = f"{NO_MEMORY}: free some, or choose a smaller --kv-type"
+        else:
+            way_out = f"raise it with -c {min(wanted, trained or wanted)}"
         if droppable:
             way_out += ", or let its oldest messages go (--overflow drop)"
         raise PromptTooLong(

@@ -16,7 +16,7 @@ from llmrun.app.kv_use import kv_use
 from llmrun.app.loading import Opened
 from llmrun.app.overflow import make_room
 from llmrun.app.plan import sampling_params
-from llmrun.app.prompts import ANSWER_ROOM, Prepared, Prompter, log_prompt
+from llmrun.app.prompts import ANSWER_ROOM, NO_MEMORY, Prepared, Prompter, log_prompt
 from llmrun.app.reuse import Reuse
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
@@ -168,13 +168,15 @@ class Turns:
             prepared, window = prompter.raw(ask.raw or ""), ask.window
             yield from self._grow(len(prepared.tokens))
         else:
-            may_grow = self._opened.growth and self._opened.growth.may_grow(self._engine.facts)
-            wanted = Window() if may_grow else ask.window  # what was left out comes back in a larger context
+            # what was left out comes back in a larger context
+            wanted = Window() if self._opened.may_grow else ask.window
             yield from self._grow(prompter.count(ask.conversation.messages(wanted)))
             capacity = self._engine.facts.n_ctx_seq
             window = yield from make_room(
                 ask.conversation, ask.window, self._settings.output, capacity, prompter.count, self._summarize
             )
+            if window.left_out > ask.window.left_out and self._opened.may_grow:
+                yield Notice("info", NO_MEMORY)
             if window.summary != ask.window.summary:  # the sequence now holds what asked for the summary
                 timeline.started()
                 prompter = Prompter(self._opened, self._history)
@@ -340,7 +342,8 @@ class Turns:
     def _notes(self, completion: Completion) -> Generator[Event, None, None]:
         if completion.finish_reason == "context":
             n_ctx = format_count(self._engine.facts.n_ctx_seq)
-            yield Notice("warning", f"the context of {n_ctx} tokens is full; the answer ends here")
+            why = f", and {NO_MEMORY}" if self._opened.may_grow else ""
+            yield Notice("warning", f"the context of {n_ctx} tokens is full{why}; the answer ends here")
         if completion.reasoning and not completion.text and completion.finish_reason in ("length", "context"):
             yield Notice("warning", "the answer ended inside the reasoning; raise -n to let it finish")
 
