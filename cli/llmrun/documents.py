@@ -198,6 +198,7 @@ def show_document(
         "sliding_window": None if attention.window is None else asdict(attention.window),
         "experts": None if experts is None else asdict(experts),
         "kv_bytes_per_token": attention.kv_bytes_per_token,
+        "kv_note": attention.kv_note or None,
         "vocabulary": asdict(report.vocabulary),
         "quantization": {
             "label": report.model.quant,

@@ -108,8 +108,8 @@ class VocabularyReport:
 class AttentionReport:
     """The shape of the attention layers: heads one per layer (empty where the file does not say).
 
-    `kv_bytes_per_token` is the K/V cache of one position at f16, None where it is not a plain sum over the
-    layers; `kv_note` then says why.
+    `kv_bytes_per_token` is what one more position takes at f16 in the layers that see the whole context; None
+    where that cannot be told. `kv_note` then says why, else what windows and states hold beside it.
     """
 
     n_head: tuple[int, ...]
@@ -125,10 +125,11 @@ class AttentionReport:
 class ModelReport:
     """A model as its file describes it; counts are 0 and texts empty where the file does not say.
 
-    `problem` says why it cannot generate text, empty where nothing is against it. `declared_quant` is the
-    file's own quantization label; `model.quant` follows the tensors. `part` is (number from 1, count) where
-    the file is one part of a model of which no other part was read. `remote`: the model is not on this
-    machine.
+    `kind`: what the file says it is, "model" for most; what its architecture is good for, such as "embedding
+    model", where that is not text. `problem` says why it cannot generate text, empty where nothing is against
+    it. `declared_quant` is the file's own quantization label; `model.quant` follows the tensors. `part` is
+    (number from 1, count) where the file is one part of a model of which no other part was read. `remote`:
+    the model is not on this machine.
     """
 
     model: ModelInfo

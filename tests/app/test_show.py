@@ -10,13 +10,17 @@ import pytest
 from llmrun.app.show import show_model
 from llmrun.documents import dump, show_document
 from llmrun.errors import NotAModel
+from llmrun.gguf.hparams import memory_facts
+from llmrun.gguf.reader import read_header
+from llmrun.memory.cache import cache_sizes
+from llmrun.memory.plan import MemoryPlan
 from llmrun.model_report import ArraySummary, ModelReport
 
 from tests.support import bad
+from tests.support.archs import ARCHS, write_arch
 from tests.support.gguf_writer import Tensor, TensorType, Typed, Value, ValueType, array_of, write_gguf
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.puppet import write_puppet
-from tests.support.tiny import write_tiny
 
 
 def write_model(
@@ -70,8 +74,8 @@ def test_gemma() -> None:
     window = report.attention.window
     assert window is not None
     assert (window.n_swa, [il for il, small in enumerate(window.layers) if not small]) == (512, [5, 11, 17])
-    assert report.attention.kv_bytes_per_token is None
-    assert "window" in report.attention.kv_note
+    assert report.attention.kv_bytes_per_token == 3 * 256 * 2 * 2  # layers that see all, one KV head of 256
+    assert report.attention.kv_note == "15 window layers add 15.0 KiB a token up to 512 tokens"
     assert (report.template.status, report.vocabulary.n_vocab) == ("none", 262_144)
     assert [use.type for use in report.tensor_types] == ["Q8_0", "Q5_0", "Q4_K", "Q6_K", "F32"]
     assert (report.declared_quant, report.quant_agrees, report.warnings) == ("Q4_K_M", True, ())
@@ -82,36 +86,38 @@ def test_kv_bytes_add_up_over_layers_with_their_own_heads(tmp_path: Path) -> Non
     keys: dict[str, Value] = {
         "attention.head_count_kv": heads,
         "attention.key_length": 32,
-        "attention.value_length": 16,
+        "attention.value_length": 32,
     }
-    assert shown(tmp_path, keys).attention.kv_bytes_per_token == (0 + 1 + 2 + 4) * (32 + 16) * 2
+    assert shown(tmp_path, keys).attention.kv_bytes_per_token == (0 + 1 + 2 + 4) * (32 + 32) * 2
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_cache_grows_by_what_is_said(tmp_path: Path, arch: str) -> None:
+    """From one long context to one of 256 cells more."""
+    path = write_arch(tmp_path / "m.gguf", arch, vocabulary=True)
+    attention = show_model(str(path)).attention
+    facts = memory_facts(read_header(path))
+    short, long = (
+        sum(size.size_bytes for size in cache_sizes(facts, MemoryPlan(n_ctx=n_ctx)))
+        for n_ctx in (16384, 16640)
+    )
+    assert attention.kv_bytes_per_token == (long - short) / 256
+    assert ("window" in attention.kv_note) == any(la.windowed and la.k_width for la in facts.layers)
+    assert ("recurrent" in attention.kv_note) == any(la.state for la in facts.layers)
 
 
 @pytest.mark.parametrize(
     ("arch", "keys", "why"),
     [
-        ("deepseek2", {"attention.kv_lora_rank": 16, "attention.key_length_mla": 24}, "latent"),
-        ("falcon-h1", {"ssm.conv_kernel": 4, "ssm.inner_size": 32}, "recurrent"),
-        ("lfm2", {"shortconv.l_cache": 3}, "recurrent"),
-        ("rwkv7", {"wkv.head_size": 16}, "recurrent"),
-        ("gemma3", {"attention.sliding_window": 16}, "window"),
-        ("gemma4", {"attention.shared_kv_layers": 2}, "share"),
-        ("glm4moe", {"nextn_predict_layers": 1}, "prediction"),
+        ("bert", {}, "no usable"),
+        ("deepseek4", {}, "a kind of its own"),
+        ("llama", {"attention.causal": False}, "does not generate"),
     ],
 )
-def test_no_figure_where_the_cache_is_no_plain_sum(
-    tmp_path: Path, arch: str, keys: dict[str, Value], why: str
-) -> None:
-    attention = shown(tmp_path, keys, arch).attention
+def test_no_figure_where_there_is_none(tmp_path: Path, arch: str, keys: dict[str, Value], why: str) -> None:
+    attention = show_model(str(write_model(tmp_path / "m.gguf", keys, arch))).attention
     assert attention.kv_bytes_per_token is None
     assert why in attention.kv_note
-
-
-@pytest.mark.parametrize("arch", ["mamba", "gemma3", "llama"])
-def test_a_figure_only_for_the_tiny_model_of_plain_attention(tmp_path: Path, arch: str) -> None:
-    report = show_model(str(write_tiny(tmp_path / "tiny.gguf", arch)))  # type: ignore[arg-type]
-    assert report.warnings == ()
-    assert report.attention.kv_bytes_per_token == (4 * 2 * (16 + 16) * 2 if arch == "llama" else None)
 
 
 def test_experts(tmp_path: Path) -> None:
@@ -124,7 +130,9 @@ def test_experts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_architecture_is_described(tmp_path: Path) -> None:
-    report = shown(tmp_path, {}, "zebra9")
+    report = show_model(str(write_model(tmp_path / "m.gguf", {}, "zebra9")))
+    assert report.warnings == ("the engine does not know the architecture zebra9: it cannot load this",)
+    assert report.attention.kv_bytes_per_token == 4 * 2 * (16 + 16) * 2
     assert (report.model.arch, report.n_layer, report.attention.n_head) == ("zebra9", 4, (4,) * 4)
 
 
@@ -228,6 +236,7 @@ def test_other_kinds_of_files_are_named(tmp_path: Path, name: str) -> None:
     assert "model" in report.problem or "vocabulary" in report.problem
     assert report.n_layer == 1
     assert report.attention.kv_bytes_per_token is None
+    assert report.kind != "model" or "vocabulary" in report.problem
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:

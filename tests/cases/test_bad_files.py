@@ -77,7 +77,9 @@ class TestFileCutShort:
 
     def test_no_part_of_it_is_loaded(self, cli: Cli, cut: dict[str, Path]) -> None:
         for name in ("header", "data", "last byte"):
-            assert cli.here("vram", cut[name], "--verify").status == 4
+            ended = cli.here("vram", cut[name], "--verify")
+            assert is_one_error(ended)
+            assert "is incomplete: it has" in ended.err
 
 
 # ggml-org/llama.cpp#3358, ollama/ollama#3010, augmentedmike/miniclaw-os#495
@@ -156,6 +158,13 @@ class TestTheRealCauseIsSaid:
         assert is_one_error(ended)
         assert "zebra" in ended.err
         assert "architecture" in ended.err
+
+    @pytest.mark.parametrize("words", [("show",), ("vram",), ("vram", "-c", "64")])
+    def test_architecture_of_an_estimate(self, cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+        ended = cli.here(*words, put(tmp_path, "z", bad.UNKNOWN_ARCH))
+        assert ended.status == 0
+        assert "warning: the engine does not know the architecture zebra" in ended.err
+        assert "Traceback" not in ended.err
 
     @pytest.mark.parametrize("command", ["run", "chat"])
     def test_tensor(self, cli: Cli, without_a_tensor: Path, command: str) -> None:

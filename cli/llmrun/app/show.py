@@ -14,11 +14,13 @@ from itertools import islice
 from pathlib import Path
 
 from llmrun.app.find import Best, Found, find_model
+from llmrun.app.kv_growth import kv_growth
 from llmrun.chat.template import TemplateRaised, TemplateRenderer, TemplateUnsafe
 from llmrun.config.dirs import user_cache_dir
 from llmrun.errors import NotAModel, TemplateUnusable
 from llmrun.events import ModelInfo
-from llmrun.gguf.check import check_runnable
+from llmrun.gguf.architectures import unknown_architecture
+from llmrun.gguf.check import check_runnable, other_kind
 from llmrun.gguf.facts import ModelFacts, model_facts
 from llmrun.gguf.header import GgufHeader, LazyArray, MetaValue
 from llmrun.gguf.layers import per_layer
@@ -40,16 +42,6 @@ from llmrun.model_report import (
 ARRAY_ITEMS_SHOWN = 8
 MAX_TEMPLATE_CHARS = 1 << 20
 """A longer template is not tried: no real one comes near."""
-
-_F16_BYTES = 2
-_RECURRENT = ("ssm.", "wkv.", "shortconv.", "kda.")
-_NOT_PLAIN = {
-    "attention.kv_lora_rank": "latent attention stores one compressed vector",
-    "attention.key_length_mla": "latent attention stores one compressed vector",
-    "attention.indexer.head_count": "an indexer keeps keys of its own",
-    "attention.shared_kv_layers": "some layers share their K/V",
-    "nextn_predict_layers": "it has extra layers for prediction",
-}
 
 
 def show_model(ref: str, *, check_template: bool = True) -> ModelReport:
@@ -92,8 +84,8 @@ def _report(
     alone = facts.split is not None and len(parts) == 1
     return ModelReport(
         model=ModelInfo(model.ref, found.place, facts.name, facts.arch, facts.quant, size_bytes),
-        kind=facts.kind,
-        problem=problem,
+        kind=_kind(header, facts),
+        problem=problem or unknown_architecture(facts.arch),
         version=header.version,
         parts=parts,
         part=(facts.split.no + 1, facts.split.count) if alone and facts.split else None,
@@ -117,6 +109,12 @@ def _report(
         tensors=tuple(TensorRow(t.name, t.dims, t.type.name, t.size_bytes) for t in header.tensors),
         remote=found.remote,
     )
+
+
+def _kind(header: GgufHeader, facts: ModelFacts) -> str:
+    """The file's own word for what it is, or a plainer one where it says "model" of anything."""
+    other = other_kind(header.metadata) if facts.kind == "model" else None
+    return facts.kind if other is None else other.partition(" ")[2]
 
 
 def _problem(header: GgufHeader, path: Path) -> str:
@@ -165,34 +163,16 @@ def _template(facts: ModelFacts, renderer: TemplateRenderer | None) -> TemplateR
 
 def _attention(header: GgufHeader, facts: ModelFacts, *, usable: bool) -> AttentionReport:
     window = facts.window
-    note = _kv_note(header, facts) if usable else "it is no usable text-generation model"
-    per_head_bytes = _F16_BYTES * (facts.head_size_k + facts.head_size_v)
+    growth, note = kv_growth(header) if usable else (None, "it is no usable text-generation model")
     return AttentionReport(
         n_head=facts.n_head,
         n_head_kv=facts.n_head_kv,
         head_size_k=facts.head_size_k,
         head_size_v=facts.head_size_v,
         window=WindowReport(window.n_swa, window.chunked, window.layers) if window.n_swa else None,
-        kv_bytes_per_token=None if note else per_head_bytes * sum(facts.n_head_kv),
+        kv_bytes_per_token=growth,
         kv_note=note,
     )
-
-
-def _kv_note(header: GgufHeader, facts: ModelFacts) -> str:
-    """Why the K/V cache is not a plain sum over the layers; empty where it is."""
-    arch = facts.arch
-    if any(key.startswith(tuple(f"{arch}.{part}" for part in _RECURRENT)) for key in header.metadata):
-        return "its recurrent layers hold a state of fixed size"
-    if header.flag(f"{arch}.attention.causal") is False:
-        return "it does not generate text"
-    for suffix, note in _NOT_PLAIN.items():
-        if header.metadata.get(f"{arch}.{suffix}", 0) != 0:
-            return note
-    if any(facts.window.layers):
-        return "its sliding-window layers stop growing at their window"
-    if not any(facts.n_head_kv) or not facts.head_size_k or not facts.head_size_v:
-        return "the file does not describe its heads"
-    return ""
 
 
 def _experts(header: GgufHeader, facts: ModelFacts) -> ExpertReport | None:

@@ -25,9 +25,10 @@ from llmrun.engine.flash import AttentionShape, TypePair
 from llmrun.engine.probe.sizes import ProbedSizes, measure_sizes, probe_flash_attention, probe_sizes
 from llmrun.errors import DoesNotFit, EngineFailure, ModelNotFound, UsageError
 from llmrun.events import ModelInfo, RemoteModel
+from llmrun.gguf.architectures import unknown_architecture
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.hparams import MemoryFacts, memory_facts
-from llmrun.gguf.reader import read_header
+from llmrun.gguf.reader import incomplete, read_header
 from llmrun.gguf.sparse import sparse_copy
 from llmrun.memory.cache import cells_of
 from llmrun.memory.estimate import estimate
@@ -135,13 +136,15 @@ def _subject(request: VramRequest, best: Best) -> _Subject:
     file_bytes = sum(header.file_bytes or 0 for header in headers)
     needed_bytes = sum(header.needed_bytes for header in headers)
     checked = check_runnable(replace(headers[0], file_bytes=None), name=model.path.name)
-    warnings: tuple[str, ...] = ()
+    warnings = [unknown] if (unknown := unknown_architecture(checked.arch)) else []
     if file_bytes < needed_bytes:
-        warnings = (f"file is incomplete: has {file_bytes:,} bytes, needs {needed_bytes:,}",)
+        if request.verify:
+            raise incomplete(model.path.name, file_bytes, needed_bytes)
+        warnings.append(f"file is incomplete: has {file_bytes:,} bytes, needs {needed_bytes:,}")
     info = ModelInfo(
         model.ref, found.place, checked.name, checked.arch, checked.quant, max(file_bytes, needed_bytes)
     )
-    return _Subject(memory_facts(headers[0], headers[1:]), info, model.parts, warnings, found.remote)
+    return _Subject(memory_facts(headers[0], headers[1:]), info, model.parts, tuple(warnings), found.remote)
 
 
 def _from_numbers(request: VramRequest) -> _Subject:

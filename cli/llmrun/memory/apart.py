@@ -2,9 +2,9 @@
 
 From 32 tokens on, the first GPU that can takes over what the CPU's weights are for: each weight is copied to
 it and gives its place to the next one, K/V of the CPU's layers likewise. (This program asks the engine for it
-only where a GPU has layers.) Other devices, RPC servers, leave such work to the CPU, which computes the experts
-of their layers and hands the result back. Source: ggml_backend_sched_backend_id_from_cur and passes 2 and 5
-of ggml_backend_sched_split_graph in ggml/src/ggml-backend.cpp.
+only where a GPU has layers.) Other devices, RPC servers, leave such work to the CPU, which computes the
+experts of their layers and hands the result back. Source: ggml_backend_sched_backend_id_from_cur and passes
+2 and 5 of ggml_backend_sched_split_graph in ggml/src/ggml-backend.cpp.
 """
 
 from __future__ import annotations

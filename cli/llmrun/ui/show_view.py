@@ -125,7 +125,8 @@ def _shape(report: ModelReport) -> Iterable[Row]:
         shared = f", {experts.shared:,} shared" if experts.shared else ""
         yield "experts", f"{experts.count:,}, of which a token uses {_by_layer(experts.used)}{shared}"
     kv, note = attention.kv_bytes_per_token, attention.kv_note
-    yield "KV cache", f"{DASH} ({note})" if kv is None else f"{format_bytes(kv)} a token at f16"
+    more = f"; {note}" if note else ""
+    yield "KV cache", f"{DASH} ({note})" if kv is None else f"{format_bytes(kv)} a token at f16{more}"
 
 
 def _known(count: int) -> str:
