@@ -268,3 +268,15 @@ def test_any_bound_of_the_answer_in_the_smallest_context(desk: Desk, n: int) -> 
         assert answered.kv.tokens <= answered.kv.capacity_tokens
         assert answered.context is not None
         assert answered.context.free_tokens >= 0
+
+
+def test_a_model_that_thinks_too_long_writes_a_summary_all_the_same(desk: Desk) -> None:
+    thinking = ["<think>", *["hm "] * 200, "</think>", "late"]
+    replies = [["one"], ["two"], thinking, ["three"]]
+    chat = desk.chat(replies, n_ctx=512, max_tokens=20, overflow="summarize")
+    for letter in "abc":
+        answered = say(chat, letter * 150)
+    summary = answered.completion.summary
+    assert summary
+    assert "think" not in summary
+    assert answered.completion.text == "three"

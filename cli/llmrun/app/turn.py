@@ -200,13 +200,14 @@ class Turns:
 
     def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
         """Let the model write a summary, reusing what the sequence holds of the conversation; empty where it
-        is stopped."""
+        is stopped. It may think for half of its tokens."""
         prepared = Prompter(self._opened, self._history).chat(messages)
         log_prompt(prepared)
         text = AnswerText(self._engine, (), ReasoningSplitter(prepared.prompt.opened_reasoning))
         sampled: list[int] = []
         began_s = self._clock()
-        for step in self._engine.run([Job(SEQ, prepared.tokens, GREEDY, n_tokens)]):
+        run = self._engine.run([Job(SEQ, prepared.tokens, GREEDY, n_tokens)])
+        for step in run:
             match step:
                 case PrefillStep():
                     now_s = self._clock()
@@ -214,6 +215,8 @@ class Turns:
                 case TokenStep(eog=False):
                     sampled.append(step.token)
                     text.feed(step.token)
+                    if len(sampled) == n_tokens // 2:
+                        self._close_reasoning(run, text)
                 case EndStep(reason="interrupted"):
                     return ""
         text.finish()
@@ -311,10 +314,15 @@ class Turns:
         return Likelihood(token, self._engine.piece(token), logprob)
 
     def _keep_budget(self, run: Run, timeline: Timeline, text: AnswerText) -> None:
-        """Close a reasoning block that has used up its tokens, as the model itself would."""
-        budget, marker = self._settings.output.think_budget, text.closing_marker
-        if budget is not None and marker is not None and timeline.reasoning_tokens == budget:
-            closing = f"{marker}\n\n"
+        """Close a reasoning block that has used up its tokens."""
+        budget = self._settings.output.think_budget
+        if budget is not None and timeline.reasoning_tokens == budget:
+            self._close_reasoning(run, text)
+
+    def _close_reasoning(self, run: Run, text: AnswerText) -> None:
+        """Close the reasoning block under way, if there is one, as the model itself would."""
+        if text.closing_marker is not None:
+            closing = f"{text.closing_marker}\n\n"
             run.force(SEQ, self._engine.tokenize(closing, add_special=False, parse_special=True))
 
     def _completion(
