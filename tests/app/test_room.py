@@ -20,10 +20,16 @@ CPU = Device("CPU", "a processor", "cpu", 1, 1)
 CONTEXT = ContextParams(n_ctx=8192)
 
 
-def check(monkeypatch: pytest.MonkeyPatch, free_bytes: int, context: ContextParams, **model: object) -> None:
+def check(
+    monkeypatch: pytest.MonkeyPatch,
+    free_bytes: int,
+    context: ContextParams,
+    space_bytes: int | None = None,
+    **model: object,
+) -> None:
     path = smollm2_path()
     header = read_header(path)
-    monkeypatch.setattr(offload, "host_memory", lambda: HostMemory(free_bytes, free_bytes))
+    monkeypatch.setattr(offload, "host_memory", lambda: HostMemory(free_bytes, free_bytes, space_bytes))
     monkeypatch.setattr(offload, "engine_devices", lambda: (CPU,))
     subject = offload.Subject((header,), check_runnable(header, name="x"))
     params = ModelParams(str(path), **model)  # type: ignore[arg-type]
@@ -53,6 +59,22 @@ def test_weights_count_only_where_they_are_not_mapped(monkeypatch: pytest.Monkey
     check(monkeypatch, 250 * MIB, CONTEXT)
     with pytest.raises(DoesNotFit):
         check(monkeypatch, 250 * MIB, CONTEXT, use_mmap=False)
+
+
+@pytest.mark.parametrize("model", [{}, {"use_mmap": False}])
+def test_a_limit_on_the_address_space_counts_mapped_weights(
+    monkeypatch: pytest.MonkeyPatch, model: dict[str, object]
+) -> None:
+    for n_ctx in (8192, 256):  # SmolLM2 has 92 MiB of weights
+        context = ContextParams(n_ctx=n_ctx)
+        check(monkeypatch, 500 * MIB, context, space_bytes=400 * MIB, **model)
+        with pytest.raises(DoesNotFit) as refused:
+            check(monkeypatch, 500 * MIB, context, space_bytes=90 * MIB, **model)
+        assert "90.0 MiB" in refused.value.message
+    with pytest.raises(DoesNotFit) as refused:
+        check(monkeypatch, 500 * MIB, CONTEXT, space_bytes=250 * MIB, **model)
+    fitting = ContextParams(n_ctx=int(re.findall(r"-c (\d+)", refused.value.hint)[0]))
+    check(monkeypatch, 500 * MIB, fitting, space_bytes=250 * MIB, **model)
 
 
 def test_a_smaller_cache_type_needs_less(monkeypatch: pytest.MonkeyPatch) -> None:

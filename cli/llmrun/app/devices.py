@@ -64,7 +64,8 @@ def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo
         free, total = (d.free_bytes, d.total_bytes) if told else (host.free_bytes, host.total_bytes)
         if d.kind != "cpu":
             others.append(DeviceInfo(d.name, d.kind, free, total, d.pipelines))
-    return (DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes), *others)
+    cpu = DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes, space_bytes=host.space_bytes)
+    return (cpu, *others)
 
 
 def with_named(devices: Sequence[DeviceInfo], named: Mapping[str, int]) -> tuple[DeviceInfo, ...]:

@@ -25,10 +25,14 @@ _ENGINE_SPACE_BYTES = 192 * MIB  # its libraries, stacks and arenas: 146 MiB mea
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Main memory in bytes: what there is and what is left, within every bound."""
+    """Main memory in bytes: what there is and what is left, within every bound.
+
+    `space_bytes`: address space that is left, files that are mapped included; None where it has no limit.
+    """
 
     total_bytes: int
     free_bytes: int
+    space_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,10 @@ def bounded(system: HostMemory, read: Read, address_space_bytes: int | None) -> 
     total, free = system.total_bytes, system.free_bytes
     for limit, left in _group_bounds(read):
         total, free = min(total, limit), min(free, left)
-    if address_space_bytes is not None:
-        total = min(total, address_space_bytes)
-        free = min(free, address_space_bytes - _mapped_bytes(read) - _ENGINE_SPACE_BYTES)
-    return HostMemory(total, max(0, free))
+    if address_space_bytes is None:
+        return HostMemory(total, max(0, free))
+    space = max(0, address_space_bytes - _mapped_bytes(read) - _ENGINE_SPACE_BYTES)
+    return HostMemory(min(total, address_space_bytes), max(0, min(free, space)), space)
 
 
 def _group_bounds(read: Read) -> Iterator[tuple[int, int]]:

@@ -164,7 +164,7 @@ def _check_host(subject: Subject, model: ModelParams, context: ContextParams, ho
     facts = subject.facts
     n_ctx = context.n_ctx or facts.n_ctx_train
     rough_bytes = n_ctx * sum(facts.n_head_kv) * (facts.head_size_k + facts.head_size_v) * _F32_BYTES
-    if model.use_mmap and rough_bytes < host.free_bytes // _WORTH_A_LOOK:
+    if model.use_mmap and host.space_bytes is None and rough_bytes < host.free_bytes // _WORTH_A_LOOK:
         return
 
     details = memory_facts(subject.headers[0], subject.headers[1:])

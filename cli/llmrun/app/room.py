@@ -3,7 +3,7 @@
 The kernel grants main memory it does not have and ends the process later, so the engine cannot be relied on
 to fail. Only what has to be in memory counts: cache, state and buffers, weights on a GPU, and weights in
 main memory that are read instead of mapped. Mapped weights can be read again at any time; they make a run
-slow, not impossible.
+slow, not impossible. Only a limit on the address space counts them as well.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from llmrun.units import format_bytes, format_tokens
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A device that has less memory free than it needs; sizes in bytes."""
+    """A device that has less memory free than it needs; sizes in bytes. `mapped`: mapped weights count."""
 
     device: DeviceInfo
     needed_bytes: int
+    mapped: bool = False
 
 
 def lacking(use: Use, plan: MemoryPlan) -> Iterator[Lack]:
@@ -35,6 +36,10 @@ def lacking(use: Use, plan: MemoryPlan) -> Iterator[Lack]:
         free = room_bytes(use.placement.devices, index)
         if needed > free:
             yield Lack(replace(device, free_bytes=free), needed)
+        elif index == 0 and device.space_bytes is not None:
+            needed += use.buckets[0].weights_bytes if plan.use_mmap else 0
+            if needed > device.space_bytes:
+                yield Lack(replace(device, free_bytes=device.space_bytes), needed, mapped=plan.use_mmap)
 
 
 def _needed(use: Use, plan: MemoryPlan) -> list[int]:
@@ -58,7 +63,8 @@ def check_room(
     device = lack.device
     needed, free = format_bytes(lack.needed_bytes), format_bytes(device.free_bytes)
     if device.kind == "cpu":
-        message = f"{format_tokens(plan.n_ctx)} of context need {needed}, {free} of memory are free"
+        what = f"the weights and {format_tokens(plan.n_ctx)}" if lack.mapped else format_tokens(plan.n_ctx)
+        message = f"{what} of context need {needed}, {free} of memory are free"
     else:
         layers = f"{use.placement.gpu_layers} of {facts.n_slots} layers"
         message = f"with {layers} on the GPU, {device.name} needs {needed}, {free} are free"
@@ -107,11 +113,16 @@ def _what_would_fit(
 
 
 def _with_mapped(use: Use, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """`devices` with what is mapped into main memory added to what is free of it."""
+    """`devices` with what is mapped into main memory added to what is free of it, address space allowing."""
     mapped_bytes = use.buckets[0].weights_bytes if plan.use_mmap else 0
     return tuple(
-        replace(d, free_bytes=d.free_bytes + mapped_bytes) if d.kind == "cpu" else d for d in devices
+        replace(d, free_bytes=_within(d, d.free_bytes + mapped_bytes)) if d.kind == "cpu" else d
+        for d in devices
     )
+
+
+def _within(device: DeviceInfo, size_bytes: int) -> int:
+    return size_bytes if device.space_bytes is None else min(size_bytes, device.space_bytes)
 
 
 def _hints(

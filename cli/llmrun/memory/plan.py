@@ -47,6 +47,7 @@ class DeviceInfo:
     """A device and its memory as its backend reports it.
 
     `pipelines`: it computes asynchronously and can wait for others, as the engine's pipeline wants of all.
+    `space_bytes`: of main memory, what a limit on the address space leaves, mapped files included.
     """
 
     name: str
@@ -54,6 +55,7 @@ class DeviceInfo:
     free_bytes: int
     total_bytes: int
     pipelines: bool = True
+    space_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
