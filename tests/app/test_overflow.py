@@ -280,3 +280,20 @@ def test_a_model_that_thinks_too_long_writes_a_summary_all_the_same(desk: Desk) 
     assert summary
     assert "think" not in summary
     assert answered.completion.text == "three"
+
+
+def test_a_summary_stays_where_more_is_dropped_and_goes_where_it_is_too_long(desk: Desk) -> None:
+    chat = desk.chat([["fine"]], n_ctx=1024, max_tokens=20, system=SYSTEM)
+    for letter in "abc":
+        chat.session.add_turn(letter * 150, "fine", left_out=1, summary="S" * 200)
+    dropped = say(chat, "d" * 400)
+    assert dropped.completion.dropped_messages > 2
+    assert dropped.completion.summary == "S" * 200
+    assert "S" * 200 in prompt_of(desk)
+    assert "S" * 200 not in "".join(warnings(dropped))
+    chat.change("n_ctx", "256")
+    list(chat.switch(None))
+    small = say(chat, "e")
+    assert small.completion.summary == ""
+    assert any("summary" in text for text in warnings(small))
+    assert prompt_of(desk).startswith(f"<|system|>{SYSTEM}\n<|user|>")

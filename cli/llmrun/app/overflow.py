@@ -42,12 +42,16 @@ def make_room(
         return Window()
     room = Room(capacity, answer_room(settings, capacity), int(capacity * settings.overflow_headroom))
     before, window = window, widened(conversation, window, room, count)
+    shortest = Window(len(conversation.exchanges), window.summary)
+    if window.summary and count(conversation.messages(shortest)) > capacity:
+        window = Window(window.left_out)
+        yield Notice("warning", f"the summary is too long for a context of {format_count(capacity)} tokens")
     left_out = left_out_to_fit(conversation, window, room, count)
     if left_out == window.left_out:
         if left_out < before.left_out:
             yield Notice("info", _told_back(left_out, capacity))
         return window
-    summary = ""
+    summary = window.summary
     if settings.overflow == "summarize":
         yield Notice("info", f"summing up {_messages(left_out)} that the context has no room for")
         summary = yield from _summary(conversation, window, left_out, capacity, count, summarize)
@@ -85,7 +89,7 @@ def _summary(
 
 def _told(left_out: int, capacity: int, summary: str, settings: OutputSettings) -> str:
     what = f"the context of {format_count(capacity)} tokens is too small for the whole conversation"
-    if summary:
+    if summary and settings.overflow == "summarize":
         return f"{what}: in place of its first {_messages(left_out)} the model reads: {summary}"
     failed = "no summary came of it; " if settings.overflow == "summarize" else ""
     return f"{what}: {failed}its first {_messages(left_out)} are left out"
