@@ -19,7 +19,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(time_s: float) -> str:
-    """Duration: milliseconds below 10 s (one decimal below 10 ms), then seconds, then minutes."""
+    """Duration: milliseconds below 10 s (one decimal below 10 ms), then seconds, minutes, hours."""
     if 0 < time_s < 0.00995:
         return f"{time_s * 1000:.1f} ms"
     if time_s < 10:
@@ -27,6 +27,9 @@ def format_seconds(time_s: float) -> str:
     if time_s < 120:
         return f"{time_s:.1f} s"
     minutes, seconds = divmod(round(time_s), 60)
+    if minutes >= 120:
+        hours, minutes = divmod(round(time_s / 60), 60)
+        return f"{hours:,} h {minutes:02d} min"
     return f"{minutes} min {seconds:02d} s"
 
 

@@ -119,10 +119,32 @@ def test_real_requests_are_what_the_next_is_estimated_from(cli: Cli) -> None:
         ("-p", "10", "--cached-tokens", "11"),
         ("--text", "@missing.txt"),
         ("-p", "-1"),
+        ("-n", "1000000001"),
+        ("-np", "10001"),
     ],
 )
 def test_what_cannot_mean_anything_is_status_2(cli: Cli, wrong: tuple[str, ...]) -> None:
     assert cli.here("estimate", "smollm2-135m", *wrong).status == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--weights", "8GB"),
+        ("--bandwidth", "400GB/s"),
+        ("--bandwidth", "400GB/s", "--prefill-rate", "100"),
+        ("--prefill-rate", "1e-300", "--decode-rate", "1e300"),
+    ],
+)
+def test_numbers_that_tell_nothing_are_status_2(cli: Cli, wrong: tuple[str, ...]) -> None:
+    ended = cli.here("estimate", *wrong)
+    assert (ended.status, ended.out) == (2, b"")
+
+
+def test_the_largest_numbers_are_still_shown(cli: Cli) -> None:
+    slow = ("--prefill-rate", "1e-6", "--decode-rate", "1e-6")
+    ended = cli.here("estimate", "-p", "1000000000", "-n", "1000000000", "-np", "10000", *slow)
+    assert (ended.status, " h " in ended.text) == (0, True)
 
 
 def test_a_model_that_is_not_there_is_status_3(cli: Cli, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.units import GIB, KIB, MIB, TIB, format_bytes
+from llmrun.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
 
 UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 
@@ -27,6 +27,25 @@ UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 )
 def test_sizes_are_in_the_largest_unit(size_bytes: int, text: str) -> None:
     assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"),
+    [
+        (0, "0 ms"),
+        (0.0042, "4.2 ms"),
+        (2.5, "2500 ms"),
+        (12.34, "12.3 s"),
+        (119.94, "119.9 s"),
+        (120, "2 min 00 s"),
+        (7199.4, "119 min 59 s"),
+        (7200, "2 h 00 min"),
+        (7199.6, "2 h 00 min"),
+        (3_600_000 + 59 * 60, "1,000 h 59 min"),
+    ],
+)
+def test_times_are_in_the_largest_units(time_s: float, text: str) -> None:
+    assert format_seconds(time_s) == text
 
 
 @given(st.integers(0, 1 << 60))

@@ -118,6 +118,8 @@ def _counts(request: EstimateRequest, samples: Sequence[TextSample]) -> tuple[in
 
 def _given(request: EstimateRequest, prompt: int, output: int, ceiling: Ceiling | None) -> _Speed:
     prefill, decode = request.prefill_rate, request.decode_rate
+    if (request.weights_bytes is None) != (request.bandwidth is None):
+        raise UsageError("--weights and --bandwidth bound decode together only", "give both, or a MODEL")
     source: RateSource = "given"
     if decode is None and ceiling is not None:
         decode, source = ceiling.rate, "bandwidth"

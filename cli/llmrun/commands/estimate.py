@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Optional, get_args
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from llmrun.estimate_report import EstimateReport
     from llmrun.events import Event
 
+MAX_TOKENS, MAX_REQUESTS = 1_000_000_000, 10_000
+LEAST_RATE, MAX_RATE = 1e-6, 1e12
 _RATES, _LEVERS = "Rates", "What to compare with"
 
 Count = Optional[int]  # noqa: UP045
@@ -28,10 +29,16 @@ Model = Annotated[
     typer.Argument(metavar="MODEL", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
 ]
 PromptTokens = Annotated[
-    Count, typer.Option("-p", "--prompt-tokens", metavar="N", min=0, help="tokens of the prompt (512)")
+    Count,
+    typer.Option(
+        "-p", "--prompt-tokens", metavar="N", min=0, max=MAX_TOKENS, help="tokens of the prompt (512)"
+    ),
 ]
 OutputTokens = Annotated[
-    Count, typer.Option("-n", "--output-tokens", metavar="N", min=0, help="tokens to generate (128)")
+    Count,
+    typer.Option(
+        "-n", "--output-tokens", metavar="N", min=0, max=MAX_TOKENS, help="tokens to generate (128)"
+    ),
 ]
 CachedTokens = Annotated[
     int, typer.Option("--cached-tokens", metavar="N", min=0, help="tokens of the prompt held in a cache")
@@ -90,7 +97,15 @@ Quant = Annotated[
 ]
 Parallel = Annotated[
     int,
-    typer.Option("-np", "--parallel", metavar="N", min=1, help="requests at once", rich_help_panel=_LEVERS),
+    typer.Option(
+        "-np",
+        "--parallel",
+        metavar="N",
+        min=1,
+        max=MAX_REQUESTS,
+        help="requests at once",
+        rich_help_panel=_LEVERS,
+    ),
 ]
 
 
@@ -172,8 +187,9 @@ def _run(request: EstimateRequest) -> EstimateReport:
 
 
 def _positive(rate: float | None, flag: str) -> float | None:
-    if rate is not None and not 0 < rate < math.inf:
-        raise UsageError(f"{flag} is {rate:g}", "give a number of tokens a second above 0")
+    if rate is not None and not LEAST_RATE <= rate <= MAX_RATE:
+        allowed = f"give tokens a second, a number from {LEAST_RATE:g} to {MAX_RATE:g}"
+        raise UsageError(f"{flag} is {rate:g}", allowed)
     return rate
 
 
