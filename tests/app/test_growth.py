@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.app import growth
+from llmrun.app import growth, plan
 from llmrun.app.chat import Chat
 from llmrun.app.growth import Growth
 from llmrun.app.offload import Budget
@@ -131,6 +131,19 @@ class TestConversation:
         assert use.answer_tokens == answered.stats.generated_tokens
         assert use.capacity_tokens == answered.kv.capacity_tokens == 16384
         assert use.free_tokens == 16384 - answered.stats.prompt_tokens - answered.stats.generated_tokens
+
+    @pytest.mark.parametrize("before_full", range(14))
+    def test_reasoning_is_closed_also_across_a_growth(
+        self, long_desk: Desk, monkeypatch: pytest.MonkeyPatch, before_full: int
+    ) -> None:
+        """The ten tokens that close it begin some tokens before the context is full."""
+        monkeypatch.setattr(plan, "DEFAULT_CTX", 768)
+        thinking = ["<think>", *["x"] * 900]
+        budget = 768 - len("<|user|>go\n<|go|>") + 1 - before_full
+        chat = long_desk.chat([thinking, ["y", "z"]], None, n_ctx_train=TRAINED, think_budget=budget)
+        answered = self.say(chat, "go").completion
+        assert set(answered.reasoning) == {"x"}
+        assert answered.text.strip("x") == "yz"
 
     def test_an_endless_answer_ends_at_the_trained_length(self, long_desk: Desk) -> None:
         answered = self.say(self.chat(long_desk, ["x"] * TRAINED), "go").completion

@@ -87,9 +87,16 @@ class _Decoded:
 
     sampled: list[int] = field(default_factory=list)
     choices: list[TokenChoice] = field(default_factory=list)
+    forced: list[int] = field(default_factory=list)
+    forced_at: int = 0
     reason: EndReason = "interrupted"
     prefix: PrefixReport = field(default_factory=PrefixReport)
     context: ContextUse | None = None
+
+    @property
+    def due(self) -> list[int]:
+        """What is still to come of the forced tokens."""
+        return self.forced[len(self.sampled) - self.forced_at :]
 
 
 class Turns:
@@ -268,7 +275,7 @@ class Turns:
                     now_s = yield from self._take(step, decoded, text, timeline)
                     if text.stopped:
                         run.stop(SEQ)
-                    self._keep_budget(run, timeline, text)
+                    self._keep_budget(run, timeline, text, decoded)
                     if self._watched and now_s - measured_s >= MEASURE_S:
                         measured_s = now_s
                         decoded.context = self._context_now(decoded, context)
@@ -285,6 +292,7 @@ class Turns:
         going_on = job
         while True:
             run, grown = self._engine.run([going_on]), False
+            run.force(SEQ, decoded.due)
             for step in run:
                 if isinstance(step, EndStep) and step.reason == "context":
                     for notice in self._grow(len(job.prompt) + len(decoded.sampled)):
@@ -313,17 +321,20 @@ class Turns:
     def _likelihood(self, token: int, logprob: float) -> Likelihood:
         return Likelihood(token, self._engine.piece(token), logprob)
 
-    def _keep_budget(self, run: Run, timeline: Timeline, text: AnswerText) -> None:
+    def _keep_budget(self, run: Run, timeline: Timeline, text: AnswerText, decoded: _Decoded) -> None:
         """Close a reasoning block that has used up its tokens."""
         budget = self._settings.output.think_budget
         if budget is not None and timeline.reasoning_tokens == budget:
-            self._close_reasoning(run, text)
+            decoded.forced, decoded.forced_at = self._close_reasoning(run, text), len(decoded.sampled)
 
-    def _close_reasoning(self, run: Run, text: AnswerText) -> None:
-        """Close the reasoning block under way, if there is one, as the model itself would."""
-        if text.closing_marker is not None:
-            closing = f"{text.closing_marker}\n\n"
-            run.force(SEQ, self._engine.tokenize(closing, add_special=False, parse_special=True))
+    def _close_reasoning(self, run: Run, text: AnswerText) -> list[int]:
+        """Close the reasoning block under way, if any, as the model itself would; the tokens that do it."""
+        if text.closing_marker is None:
+            return []
+        closing = f"{text.closing_marker}\n\n"
+        tokens = self._engine.tokenize(closing, add_special=False, parse_special=True)
+        run.force(SEQ, tokens)
+        return tokens
 
     def _completion(
         self, job: Job, text: AnswerText, timeline: Timeline, decoded: _Decoded, window: Window
