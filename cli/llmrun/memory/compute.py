@@ -129,9 +129,7 @@ def _walk_layers(walk: Walk, part: _Part, apart: Apart, residual: Block) -> Bloc
         walk.cache_apart = il in apart.caches
         walk.fed_by_helper = il in apart.feeds
         walk.last_borrowed = next((name for name in _LAST_PRODUCTS if name in walk.borrowed), "")
-        walk.coming = frozenset()
-        if apart.pauses(il):
-            walk.coming = _kinds(facts, _until_pause(part.mine[i + 1 :], apart))
+        _look_ahead(walk, part.mine[i + 1 :] if apart.pauses(il) else [], apart)
         if facts.streams > 1:
             residual = walk_streams(walk, layer, residual)
         else:
@@ -177,14 +175,9 @@ def _take_inputs(walk: Walk, part: _Part, apart: Apart) -> list[Block]:
     held = [walk.arena.take(F32_BYTES * walk.tokens) for _ in range(2 * walk.copies)]
     if part.first:
         held += [walk.numbers(facts.n_embd) for _ in range(walk.copies)]
-        kinds = _kinds(facts, range(len(facts.layers)))
-    else:
-        kinds = _kinds(facts, _until_pause(part.mine, apart))
-    for windowed in sorted(kinds):
-        walk.take_mask(windowed)
-    if part.first:
-        held.append(walk.arena.take(F32_BYTES * max(1, walk.plan.n_seq)))  # which positions have logits
-    elif walk.copies > 1:
+    _look_ahead(walk, range(len(facts.layers)) if part.first else part.mine, Apart() if part.first else apart)
+    walk.take_coming()
+    if walk.copies > 1 and not part.first:
         held += [walk.numbers(facts.streams * facts.n_embd) for _ in range(walk.copies)]
     return held
 
@@ -194,10 +187,12 @@ def _kinds(facts: MemoryFacts, layers: Iterable[int]) -> frozenset[bool]:
     return frozenset(facts.layers[il].windowed for il in layers if attends(facts.layers[il]))
 
 
-def _until_pause(layers: Sequence[int], apart: Apart) -> Sequence[int]:
-    """The first of `layers`, up to one with a pause, without those whose caches lie apart."""
+def _look_ahead(walk: Walk, layers: Sequence[int], apart: Apart) -> None:
+    """Tell the walk of the first of `layers`, up to one with a pause; masks of caches apart come later."""
     stop = next((i for i, il in enumerate(layers) if apart.pauses(il)), len(layers))
-    return [il for il in layers[: stop + 1] if il not in apart.caches]
+    coming = layers[: stop + 1]
+    walk.coming = _kinds(walk.facts, (il for il in coming if il not in apart.caches))
+    walk.output_coming = len(walk.facts.layers) - 1 in coming
 
 
 def _embeddings(walk: Walk, held: list[Block]) -> Block:

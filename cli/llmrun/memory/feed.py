@@ -13,6 +13,8 @@ from llmrun.gguf.hparams import LayerFacts
 from llmrun.memory.arena import Arena, Block
 from llmrun.memory.walk import Walk
 
+_SOFTMAX_OF_PICKED = frozenset({"gpt-oss"})  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX_WEIGHT
+
 
 def walk_feed(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     """What the inner layer adds to the residual; `norm` is what it reads."""
@@ -31,7 +33,7 @@ def walk_feed(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
 def _handed_back(walk: Walk, width: int) -> Block:
     """The helper's result here."""
     result = walk.numbers(width)
-    walk.take_coming_masks()
+    walk.take_coming()
     return result
 
 
@@ -63,8 +65,7 @@ def _experts(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     used = shape.n_expert_used
     probs = walk.numbers(shape.n_expert)
     chosen = walk.numbers(shape.n_expert)
-    weights = walk.numbers(used)
-    arena.give(probs)
+    weights = _weights(walk, used, probs)
     after = () if shape.ff_shared else (norm,)
     if walk.fed_by_helper and walk.helper is not None:
         there = _at_helper(walk, walk.helper)
@@ -81,6 +82,20 @@ def _experts(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     if shape.ff_shared:
         arena.give(_feed_forward(walk, shape.ff_shared, norm, gated=True, fused=False, ending="_shexp"))
     return out
+
+
+def _weights(walk: Walk, used: int, probs: Block) -> Block:
+    """Weights of the experts that were picked, scaled to add up to one: small, but gaps depend on them."""
+    arena = walk.arena
+    plain = walk.numbers(used)
+    arena.give(probs)
+    sums = []
+    if walk.facts.arch not in _SOFTMAX_OF_PICKED:
+        sums = [walk.numbers(1), walk.numbers(1)]
+        arena.give(sums[0])
+    scaled = walk.numbers(used)
+    arena.give(plain, *sums[1:])
+    return scaled
 
 
 def _picked(walk: Walk, layer: LayerFacts, read: tuple[Block, ...]) -> Block:

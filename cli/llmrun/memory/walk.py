@@ -38,8 +38,8 @@ class Walk:
 
     For the layer at hand: `borrowed` sizes of weights that lie on the CPU and are multiplied with here, by
     name, `last_borrowed` the last of them; `fed_by_helper` True where the helper computes its experts or
-    dense inner layer; `coming` the kinds of the layers after that pause, up to the next; `cache_apart` True
-    where its K/V lie on another device.
+    dense inner layer; `coming` the kinds of the layers after that pause, up to the next, and `output_coming`
+    whether the last is one of them; `cache_apart` True where its K/V lie on another device.
     """
 
     facts: MemoryFacts
@@ -56,6 +56,7 @@ class Walk:
     last_borrowed: str = ""
     fed_by_helper: bool = False
     coming: frozenset[bool] = frozenset()
+    output_coming: bool = False
     cache_apart: bool = False
 
     def numbers(self, width: int) -> Block:
@@ -73,15 +74,17 @@ class Walk:
         """
         copy = self.arena.take(self.borrowed.get(weight, 0))
         if weight == self.last_borrowed:
-            self.take_coming_masks()
+            self.take_coming()
         result = self.numbers(width)
         self.arena.give(copy)
         return result
 
-    def take_coming_masks(self) -> None:
-        """Masks of the layers up to the next pause."""
+    def take_coming(self) -> None:
+        """What the layers up to the next pause read: masks, and which positions have logits."""
         for windowed in sorted(self.coming):
             self.take_mask(windowed)
+        if self.output_coming:
+            self.arena.take(F32_BYTES * max(1, self.plan.n_seq))
 
     def kept(self, windowed: bool) -> int:
         """Cells of one stream of a cache."""
