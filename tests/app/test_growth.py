@@ -52,7 +52,9 @@ def test_it_doubles_and_holds_what_is_needed(needed: int, now: int) -> None:
     if needed <= now or now == TRAINED:
         assert size is None
     else:
-        assert size == min(TRAINED, max(2 * now, -(-needed // 256) * 256))
+        assert size is not None
+        assert size == TRAINED or size >= needed > size // 2
+        assert size == TRAINED or (size // now).bit_count() == 1 == size % now + 1
 
 
 @given(st.integers(0, 256 * MIB), st.integers(0, 256 * MIB), st.integers(8193, TRAINED))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from llmrun.app import growth
+from llmrun.app import growth, plan
 from llmrun.memory.plan import DeviceInfo
 from llmrun.units import GIB
 
@@ -100,6 +101,22 @@ def test_several_sequences_grow_together(cli: Cli, fine: Path, words: tuple[str,
     assert document["settings"]["n_ctx"] == document["kv"]["capacity_tokens"] > 9000
 
 
+def test_a_conversation_that_has_grown_is_gone_on_with_from_disk(
+    caching: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 1024)
+    model = write_tiny(tmp_path / "m.gguf", "llama", n_ctx=TRAINED, template=CHAT_TEMPLATE)
+    words = ("chat", model, *GREEDY, "-n", "8", "-ub", "2048", "--session", "s")
+    for text in (b"x" * 2300, b"short", b"y" * 400):
+        assert caching.here(*words, stdin=text).status == 0
+        assert caching.request_log[-1]["settings"]["n_ctx"] == 4096
+    usages = [record["usage"] for record in caching.request_log]
+    for before, after in pairwise(usages):
+        held = before["prompt_tokens"] + before["completion_tokens"] - 1
+        assert after["prompt_tokens_details"]["cached_tokens"] >= held - 8
+    assert last_session(caching).turns[-1].left_out == 0
+
+
 def test_short_of_memory_a_chat_leaves_messages_out(
     cli: Cli, fine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +144,7 @@ def test_short_of_memory_an_answer_ends(cli: Cli, endless: Path, monkeypatch: py
     assert "memory has no room" in ended.err
 
 
+@pytest.mark.slow
 def test_a_cache_on_another_device(cli: Cli, tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "m.gguf", "llama", n_ctx=TRAINED, template=CHAT_TEMPLATE)
     words = ("run", model, *GREEDY, "-n", "20", "--json", "--no-prefix-cache", "-ub", "2048")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from llmrun.app.devices import known_devices
 from llmrun.app.host_memory import host_memory
@@ -42,14 +43,16 @@ class Growth:
     def size_for(self, needed: int, facts: EngineFacts) -> int | None:
         """Cells to grow to, so that a sequence can hold `needed` tokens; None where it cannot grow.
 
-        Twice the size where that is enough, never beyond the trained length; less where memory is short, but
-        no less than `needed` unless the trained length is.
+        Doubled as often as needed, so that a conversation that is resumed comes to the size it had; never
+        beyond the trained length; less where memory is short, but no less than `needed`, or the
+        trained length where that is less.
         """
         now, trained = facts.n_ctx_seq, facts.n_ctx_train
         if needed <= now or not self.may_grow(facts):
             return None
         least = min(_rounded(needed), trained)
-        most = min(max(2 * now, least), trained)
+        doubled = next(size for doublings in count(1) if (size := now << doublings) >= least)
+        most = min(doubled, trained)
         devices = (self.devices or devices_now)()
         sizes = (_rounded(most - (most - least) * tried // _TRIES) for tried in range(_TRIES + 1))
         found = next((size for size in sizes if self._has_room(size / now, facts, devices)), None)
