@@ -22,6 +22,7 @@ from llmrun.chat.turns import History
 from llmrun.engine.api import Job, PrefillStep, TokenStep
 from llmrun.engine.llama import LlamaEngine
 from llmrun.events import PrefixReport
+from llmrun.store.model_digest import ModelFiles
 from llmrun.store.snapshots import SnapshotStore
 
 from tests.support.engines import EXACT, GREEDY, distance, forget, last_logits, open_llama, run_one
@@ -66,7 +67,9 @@ PROMPTS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple).map(wor
 
 def new_process(path: Path, engine: LlamaEngine, folder: Path) -> PrefixCache:
     forget(engine)
-    disk = DiskPrefixes(SnapshotStore(folder, 1 << 28), (path,), lambda: layout_settings(engine.facts, {}))
+    disk = DiskPrefixes(
+        SnapshotStore(folder, 1 << 28), ModelFiles.now([path]), lambda: layout_settings(engine.facts, {})
+    )
     return PrefixCache(engine, time.perf_counter, disk=disk)
 
 
@@ -233,7 +236,7 @@ def test_nothing_is_kept_beside_the_live_sequence_where_that_is_not_wanted(
     path, engine = engines["recurrent"]
     forget(engine)
     store = SnapshotStore(tmp_path / "prefix", 1 << 26)
-    disk = DiskPrefixes(store, (path,), lambda: layout_settings(engine.facts, {}))
+    disk = DiskPrefixes(store, ModelFiles.now([path]), lambda: layout_settings(engine.facts, {}))
     cache = PrefixCache(engine, time.perf_counter, disk=disk, enabled=False)
     prompt = words((1, 2))
     assert answer(cache, engine, prompt, (10,), 3)[2] == 0

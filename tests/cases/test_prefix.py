@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 from llmrun.app.chat import Chat
 from llmrun.app.loading import OpenRequest
 from llmrun.app.settings import SettingSources
+from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
 from llmrun.engine.scripted import Script
-from llmrun.events import Completion
+from llmrun.events import Completion, Event
 from llmrun.journal.sessions import SessionStore
 from llmrun.metrics.clock import process_clock
 
@@ -192,6 +194,27 @@ class TestForeignStates:
         shutil.copyfile(other, model)
         text, report, _ = self.run(caching, model)
         assert (text, report["miss_reason"]) == (cold, "nothing stored")
+
+    def test_of_a_model_that_gave_way_to_another_while_it_was_open(
+        self, caching: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the old weights have computed is not kept under the name of the new ones."""
+        new = write_tiny(model.with_name("other.gguf"), "llama", seed=1, n_ctx=2048)
+        cold, _, _ = self.run(caching, new, "--no-prefix-cache")
+
+        def replaced(self: Turns, ask: Ask) -> Iterator[Event]:
+            new.replace(model)
+            return answer(self, ask)
+
+        with monkeypatch.context() as patch:
+            answer = Turns.answer
+            patch.setattr(Turns, "answer", replaced)
+            self.run(caching, model)
+        assert not stored_files(caching)
+        self.run(caching, model)
+        text, report, _ = self.run(caching, model)
+        assert text == cold
+        assert report["disk_tokens"] > 0
 
     def test_a_file_of_another_model_under_the_right_name(self, caching: Cli, model: Path) -> None:
         cold, _, _ = self.run(caching, model)

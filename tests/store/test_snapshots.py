@@ -18,9 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmrun.errors import WriteFailure
-from llmrun.store.model_digest import compute_digest, remembered_digest, time_used, unknown_bytes
+from llmrun.store import snapshots
+from llmrun.store.model_digest import (
+    ModelFiles,
+    Replaced,
+    compute_digest,
+    remembered_digest,
+    time_used,
+    unknown_bytes,
+)
+from llmrun.store.patience import ENDLESS, GaveUp, Patience
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot, read_snapshot
-from llmrun.store.snapshots import SUFFIX, SnapshotStore, Speeds
+from llmrun.store.snapshots import HEAD_TOKENS, MOST_OTHERS, SUFFIX, SnapshotStore, Speeds
 
 MODEL, OTHER = "a" * 64, "b" * 64
 SETTINGS = {"n_ctx": "8192", "type_k": "f16"}
@@ -35,6 +44,7 @@ def add(
     sizes: tuple[int, ...] = (100,),
     settings: dict[str, str] = SETTINGS,
     history: str = "",
+    patience: Patience = ENDLESS,
 ) -> Path:
     states = [
         (Place(len(tokens) - i, max(0, len(tokens) - i - 5), size), bytearray(os.urandom(size)))
@@ -48,6 +58,7 @@ def add(
         states=states,
         prefill_s=0.005,
         history=history,
+        patience=patience,
     )
 
 
@@ -321,54 +332,114 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_hit(tmp_path: Path) -> No
 def test_a_models_digest_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
     model, folder = tmp_path / "m.gguf", tmp_path / "prefix"
     model.write_bytes(b"weights")
-    assert remembered_digest([model], folder) is None
-    assert unknown_bytes([model], folder) == 7
-    digest = compute_digest([model], folder)
-    assert remembered_digest([model], folder) == digest == compute_digest([model], folder)
-    assert unknown_bytes([model], folder) == 0
+    assert remembered_digest(ModelFiles.now([model]), folder) is None
+    assert unknown_bytes(ModelFiles.now([model]), folder) == 7
+    digest = compute_digest(ModelFiles.now([model]), folder)
+    assert (
+        remembered_digest(ModelFiles.now([model]), folder)
+        == digest
+        == compute_digest(ModelFiles.now([model]), folder)
+    )
+    assert unknown_bytes(ModelFiles.now([model]), folder) == 0
 
     before = model.stat()
     model.write_bytes(b"WEIGHTS")
     os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a tool that hides its change would
-    assert remembered_digest([model], folder) is None
-    assert compute_digest([model], folder) != digest
+    assert remembered_digest(ModelFiles.now([model]), folder) is None
+    assert compute_digest(ModelFiles.now([model]), folder) != digest
 
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(b"weights")
-    assert remembered_digest([copy], folder) is None
-    assert compute_digest([copy], folder) == digest
+    assert remembered_digest(ModelFiles.now([copy]), folder) is None
+    assert compute_digest(ModelFiles.now([copy]), folder) == digest
 
 
 def test_the_digest_of_a_split_model_covers_all_its_parts(tmp_path: Path) -> None:
     parts = [tmp_path / f"{n}.gguf" for n in range(3)]
     for n, part in enumerate(parts):
         part.write_bytes(bytes([n]))
-    whole = compute_digest(parts, tmp_path)
-    assert whole == remembered_digest(parts, tmp_path)
-    assert whole not in {compute_digest([part], tmp_path) for part in parts}
-    assert whole != compute_digest(parts[::-1], tmp_path)
+    whole = compute_digest(ModelFiles.now(parts), tmp_path)
+    assert whole == remembered_digest(ModelFiles.now(parts), tmp_path)
+    assert whole not in {compute_digest(ModelFiles.now([part]), tmp_path) for part in parts}
+    assert whole != compute_digest(ModelFiles.now(parts[::-1]), tmp_path)
     parts[2].write_bytes(b"other")
-    assert remembered_digest(parts, tmp_path) is None
-    assert compute_digest(parts, tmp_path) != whole
+    assert remembered_digest(ModelFiles.now(parts), tmp_path) is None
+    assert compute_digest(ModelFiles.now(parts), tmp_path) != whole
 
 
 def test_the_time_a_model_was_used_adds_up_until_its_file_changes(tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"weights")
-    assert time_used([model], tmp_path, 1.5) == 1.5
-    assert time_used([model], tmp_path, 2.0) == 3.5
+    assert time_used(ModelFiles.now([model]), tmp_path, 1.5) == 1.5
+    assert time_used(ModelFiles.now([model]), tmp_path, 2.0) == 3.5
     (kept,) = (tmp_path / "digests").iterdir()
     kept.write_text("nonsense")
-    assert time_used([model], tmp_path, 1.0) == 1.0
+    assert time_used(ModelFiles.now([model]), tmp_path, 1.0) == 1.0
     model.write_bytes(b"others.")
-    assert time_used([model], tmp_path, 0.25) == 0.25
+    assert time_used(ModelFiles.now([model]), tmp_path, 0.25) == 0.25
 
 
 def test_a_remembered_digest_that_is_none_is_not_believed(tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"weights")
-    digest = compute_digest([model], tmp_path)
+    digest = compute_digest(ModelFiles.now([model]), tmp_path)
     (kept,) = (tmp_path / "digests").iterdir()
     kept.write_text("not a digest")
-    assert remembered_digest([model], tmp_path) is None
-    assert compute_digest([model], tmp_path) == digest
+    assert remembered_digest(ModelFiles.now([model]), tmp_path) is None
+    assert compute_digest(ModelFiles.now([model]), tmp_path) == digest
+
+
+@pytest.mark.parametrize("how", ["renamed over it", "written to"])
+def test_a_file_that_is_no_longer_the_one_that_was_opened_has_no_digest(tmp_path: Path, how: str) -> None:
+    """K/V of the old weights must not be kept under the digest of the new ones."""
+    model, new = tmp_path / "m.gguf", tmp_path / "new.gguf"
+    model.write_bytes(b"weights")
+    new.write_bytes(b"WEIGHTS")
+    opened = ModelFiles.now([model])
+    digest = compute_digest(opened, tmp_path)
+    if how == "written to":
+        model.write_bytes(new.read_bytes())
+    else:
+        new.replace(model)
+    assert not opened.unchanged
+    assert remembered_digest(opened, tmp_path) is None
+    with pytest.raises(Replaced):
+        compute_digest(opened, tmp_path)
+    assert compute_digest(ModelFiles.now([model]), tmp_path) != digest
+
+
+@pytest.mark.parametrize("patience", [Patience(stopped=lambda: True), Patience(until_s=0.0)])
+def test_hashing_and_writing_end_when_they_are_in_the_way(
+    store: SnapshotStore, tmp_path: Path, patience: Patience
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"weights")
+    with pytest.raises(GaveUp):
+        compute_digest(ModelFiles.now([model]), tmp_path, patience)
+    assert remembered_digest(ModelFiles.now([model]), tmp_path) is None
+    with pytest.raises(GaveUp) as gave_up:
+        add(store, [1, 2, 3], patience=patience)
+    assert gave_up.value.in_time is patience.stopped()
+    assert list((store.folder / MODEL).iterdir()) == []
+
+
+def test_a_search_opens_what_can_serve_it_and_few_others(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = list(range(HEAD_TOKENS))
+    for n in range(40):
+        add(store, [1000 + n, *common])
+    wanted = [add(store, [*common, 5]), add(store, [*common, 6, 7])]
+    for path in wanted:
+        os.utime(path, (1, 1))  # not used for the longest time
+    opened: list[Path] = []
+
+    def count(path: Path) -> Snapshot:
+        opened.append(path)
+        return read_snapshot(path)
+
+    monkeypatch.setattr(snapshots, "read_snapshot", count)
+    found = store.of_model(MODEL, begin=[*common, 6, 7, 8])
+    assert {*wanted} <= {one.path for one in found.snapshots}
+    assert len(opened) == len(wanted) + MOST_OTHERS
+    assert len(store.of_model(MODEL).snapshots) == 42

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,6 +26,7 @@ from llmrun.gguf.facts import ModelFacts
 from llmrun.gguf.reader import read_header
 from llmrun.gguf.text import printable
 from llmrun.metrics.clock import Clock
+from llmrun.store.model_digest import ModelFiles
 from llmrun.store.resolve import resolve
 from llmrun.units import format_count
 
@@ -55,8 +56,8 @@ class Opened:
 
     `recommended` is the catalogue's sampling for it; `settings_json` the settings in force, with what the
     engine made of them; `offload` what was planned for the GPUs; `growth` how the context may grow, None
-    where its size was given. `parts` are the model's files, `prefix_folder` is where prefixes of it may be
-    kept on disk.
+    where its size was given. `files` are the model's, as they were before it was loaded, `prefix_folder` is
+    where prefixes of it may be kept on disk. `stopped` tells that the user wants to wait no longer.
     """
 
     engine: Engine
@@ -69,8 +70,9 @@ class Opened:
     load_s: float
     offload: Offload | None = None
     growth: Growth | None = None
-    parts: tuple[Path, ...] = ()
+    files: ModelFiles | None = None
     prefix_folder: Path | None = None
+    stopped: Callable[[], bool] = lambda: False
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -128,6 +130,7 @@ def open_model(
     first = request.sources.resolve()
     ref = first.context.model or DEFAULT_MODEL if request.model is None else request.model
     model = resolve(ref)
+    files = ModelFiles.now(model.parts)
     header = read_header(model.path)
     facts = check_runnable(header, name=model.path.name)
     settings = request.sources.resolve(model_file=header.metadata, catalogue_sampling=model.sampling)
@@ -154,7 +157,7 @@ def open_model(
     in_force = settings_json(settings, engine, plan.offload)
     growth = Growth(request.budget) if settings.context.n_ctx == "auto" else None
     folder = user_cache_dir(request.sources.env) / PREFIX_FOLDER if request.keeps_prefixes else None
-    loaded = (in_force, load_s, plan.offload, growth, model.parts, folder)
+    loaded = (in_force, load_s, plan.offload, growth, files, folder, stop.cancelled.is_set)
     return Opened(engine, info, facts, renderer, settings, model.sampling, *loaded)
 
 

@@ -303,7 +303,7 @@ class PrefixCache:
         kept = self._kept(self._validated())
         self._spent_s, copied_s = 0.0, self._clock() - began_s
         told = history.dump() if history else ""
-        yield from self._disk.keep(kept, self.prefill_s_per_token, told, kind, copied_s)
+        yield from self._disk.keep(kept, self.prefill_s_per_token, told, kind, copied_s, cost)
 
     def remembered(self) -> Iterator[History]:
         """Histories kept on disk, the last used first."""

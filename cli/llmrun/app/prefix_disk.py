@@ -23,8 +23,16 @@ from llmrun.errors import WriteFailure
 from llmrun.events import Notice
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way
 from llmrun.prefix.reuse import MemoryKind, common_prefix
-from llmrun.prefix.worth import Cost
-from llmrun.store.model_digest import compute_digest, remembered_digest, time_used, unknown_bytes
+from llmrun.prefix.worth import Cost, given_up_s
+from llmrun.store.model_digest import (
+    ModelFiles,
+    Replaced,
+    compute_digest,
+    remembered_digest,
+    time_used,
+    unknown_bytes,
+)
+from llmrun.store.patience import GaveUp, Patience
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot
 from llmrun.store.snapshots import LARGEST_SHARE, SnapshotStore, Speeds
 from llmrun.units import GIB, MIB
@@ -33,6 +41,9 @@ ROPE_SETTINGS = ("rope_scaling", "rope_freq_base", "rope_freq_scale", "yarn_orig
 
 OTHER_SETTINGS_TOKENS = 32
 """So many tokens must be in common before "settings changed" explains a miss: templates begin alike."""
+
+FEWEST_MEASURED_BYTES = MIB
+"""Of fewer bytes the time to open a file is most of what is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +64,30 @@ class Search:
 
 
 class DiskPrefixes:
-    """The snapshots of one open model. `parts` are its files, `settings` what K/V depend on besides."""
+    """The snapshots of one open model. `settings` are what K/V depend on besides its files; `stopped` tells
+    that nobody waits for one to be kept."""
 
     def __init__(
         self,
         store: SnapshotStore,
-        parts: tuple[Path, ...],
+        files: ModelFiles,
         settings: Callable[[], Mapping[str, str]],
         title: str = "",
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._title = title
+        self._stopped = stopped
         self._stage: Path | None = None  # of the conversation under way, read or written last
         self._store = store
-        self._parts = parts
+        self._files = files
         self._settings = settings
 
     def search(self, prompt: Sequence[int], kind: MemoryKind) -> Search:
         """Find what serves most of a prompt."""
-        digest = remembered_digest(self._parts, self._store.folder)
+        digest = remembered_digest(self._files, self._store.folder)
         if digest is None:
             return Search()
-        found, here = self._store.of_model(digest), dict(self._settings())
+        found, here = self._store.of_model(digest, begin=prompt), dict(self._settings())
         search = Search(damaged=found.damaged, foreign=found.foreign)
         others: list[tuple[int, str]] = []
         for snapshot in found.snapshots:
@@ -93,8 +107,8 @@ class DiskPrefixes:
 
     def histories(self) -> Iterator[str]:
         """How the tokens of snapshots came about, the last used first, whatever the settings."""
-        digest = remembered_digest(self._parts, self._store.folder)
-        for snapshot in self._store.of_model(digest).snapshots if digest else ():
+        digest = remembered_digest(self._files, self._store.folder)
+        for snapshot in self._store.last_used(digest) if digest else ():
             if snapshot.history_bytes:
                 try:
                     yield snapshot.history()
@@ -113,7 +127,7 @@ class DiskPrefixes:
             whole, *parts = self._store.load(snapshot)
         except Damaged:
             return None
-        self._store.measured(Speeds(read=snapshot.size_bytes / (time.perf_counter() - began_s)))
+        self._store.measured(Speeds(read=_speed(snapshot.size_bytes, began_s)))
         self._stage = snapshot.path
         checkpoints = tuple(
             Checkpoint(p.position, p.pos_min, p.size_bytes, State(data, p.pos_min, partial=True))
@@ -122,61 +136,96 @@ class DiskPrefixes:
         return Kept(tuple(snapshot.tokens), State(whole, snapshot.places[0].pos_min), checkpoints)
 
     def cost(self, size_bytes: int) -> Cost | None:
-        """What it costs to keep so many bytes; None where they are too many for the folder, or for memory."""
+        """What it costs to keep so many bytes; None where they are too many for the folder, or for memory, or
+        the model's files are no longer those that are open."""
         free_bytes = host_memory().free_bytes  # the copy that is written passes through main memory
         if size_bytes * LARGEST_SHARE > self._store.limit() or size_bytes > free_bytes // 2:
             return None
+        if not self._files.unchanged:
+            return None
         try:
-            unknown = unknown_bytes(self._parts, self._store.folder)
+            unknown = unknown_bytes(self._files, self._store.folder)
         except OSError:
             return None
         speeds = self._store.speeds()
-        return Cost(size_bytes, unknown, speeds.write, speeds.read)
+        return Cost(size_bytes, unknown, speeds.write, speeds.read, speeds.hash)
 
     def time_used(self, more_s: float) -> float:
         """Seconds that requests of this model took so far, over all processes, until it has a digest."""
-        return time_used(self._parts, self._store.folder, more_s)
+        return time_used(self._files, self._store.folder, more_s)
 
     def keep(
-        self, kept: Kept, prefill_s: float, history: str, kind: MemoryKind, copied_s: float
+        self, kept: Kept, prefill_s: float, history: str, kind: MemoryKind, copied_s: float, cost: Cost
     ) -> Iterator[Notice]:
-        """Write a snapshot that took `copied_s` to copy out; what it makes superfluous goes."""
-        points = [Place(c.position, c.pos_min, c.size_bytes) for c in kept.checkpoints]
-        whole = Place(len(kept.tokens), kept.state.pos_min, kept.state.size_bytes)
-        states = [(whole, kept.state.data)]
-        states += [(p, c.handle.data) for p, c in zip(points, kept.checkpoints, strict=True)]
-        settings = dict(self._settings())
-        try:
-            if unknown_bytes(self._parts, self._store.folder) > GIB:
-                yield Notice(
-                    "info",
-                    "reading the model's file once, to know it again when prefixes of it are asked for",
-                )
-            digest = compute_digest(self._parts, self._store.folder)
-            began_s = time.perf_counter()
-            path = self._store.write(
-                model=digest,
-                settings=settings,
-                title=self._title,
-                tokens=kept.tokens,
-                states=states,
-                prefill_s=prefill_s,
-                history=history,
+        """Write a snapshot that took `copied_s` to copy out; what it makes superfluous goes.
+
+        It is given up when the user wants to leave, and when it takes much longer than `cost` said.
+        """
+        patience = Patience(time.monotonic() + given_up_s(cost), self._stopped)
+        if cost.hashed_bytes > GIB:
+            yield Notice(
+                "info", "reading the model's file once, to know it again when prefixes of it are asked for"
             )
+        try:
+            digest = self._digest(cost.hashed_bytes, patience)
+            path = self._written(kept, digest, prefill_s, history, copied_s, patience)
+        except (GaveUp, Replaced):
+            return
         except WriteFailure as error:
             yield Notice("warning", f"{error.message}; {error.hint}")
             return
         except OSError as error:
             yield Notice("warning", f"the prefix of this prompt is not kept: {error.strerror}")
             return
-        took_s = copied_s + time.perf_counter() - began_s
-        self._store.measured(Speeds(write=kept.size_bytes / took_s))
         before, self._stage = self._stage, path
-        for old in self._store.of_model(digest).snapshots:
+        settings = self._settings()
+        for old in self._store.of_model(digest, begin=kept.tokens).snapshots:
             if old.path == path or old.settings != settings or not _goes_on(kept, old):
                 continue
             if old.path == before or _rewinds(kind):
                 self._store.remove(old.path)
+
+    def _digest(self, hashed_bytes: int, patience: Patience) -> str:
+        """The model's digest, for which so many bytes are hashed now; how fast that was is remembered."""
+        began_s = time.perf_counter()
+        try:
+            digest = compute_digest(self._files, self._store.folder, patience)
+        except GaveUp as gave_up:
+            self._store.measured(Speeds(hash=_speed(gave_up.done_bytes, began_s)))
+            raise
+        self._store.measured(Speeds(hash=_speed(hashed_bytes, began_s)))
+        return digest
+
+    def _written(
+        self, kept: Kept, digest: str, prefill_s: float, history: str, copied_s: float, patience: Patience
+    ) -> Path:
+        """Write the file; how fast it was copied and written is remembered."""
+        points = [Place(c.position, c.pos_min, c.size_bytes) for c in kept.checkpoints]
+        states = [(Place(len(kept.tokens), kept.state.pos_min, kept.state.size_bytes), kept.state.data)]
+        states += [(p, c.handle.data) for p, c in zip(points, kept.checkpoints, strict=True)]
+        began_s = time.perf_counter() - copied_s
+        try:
+            path = self._store.write(
+                model=digest,
+                settings=self._settings(),
+                title=self._title,
+                tokens=kept.tokens,
+                states=states,
+                prefill_s=prefill_s,
+                history=history,
+                patience=patience,
+            )
+        except GaveUp as gave_up:
+            if not gave_up.in_time:
+                self._store.measured(Speeds(write=_speed(gave_up.done_bytes, began_s)))
+            raise
+        self._store.measured(Speeds(write=_speed(kept.size_bytes, began_s)))
+        return path
+
+
+def _speed(n_bytes: int, began_s: float) -> float:
+    """Bytes a second; 0, which is not remembered, for so few that they say nothing of more."""
+    return n_bytes / (time.perf_counter() - began_s) if n_bytes >= FEWEST_MEASURED_BYTES else 0.0
 
 
 def way_of(snapshot: Snapshot, prompt: Sequence[int], kind: MemoryKind) -> Way[int]:
@@ -223,12 +272,19 @@ def layout_settings(facts: EngineFacts, rope: Mapping[str, object]) -> dict[str,
 def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
     """Those of an open model; None where its settings allow none."""
     context = opened.settings.context
-    if opened.prefix_folder is None or not context.prefix_cache or context.prefix_cache_mib == 0:
+    if (
+        opened.prefix_folder is None
+        or opened.files is None
+        or not context.prefix_cache
+        or context.prefix_cache_mib == 0
+    ):
         return None
     store = prefix_store(opened.prefix_folder, context)
     rope = {name: getattr(context, name) for name in ROPE_SETTINGS}
-    title = f"{opened.info.name or opened.parts[0].name} {opened.info.quant}"
-    return DiskPrefixes(store, opened.parts, lambda: layout_settings(opened.engine.facts, rope), title)
+    title = f"{opened.info.name or opened.files.paths[0].name} {opened.info.quant}"
+    return DiskPrefixes(
+        store, opened.files, lambda: layout_settings(opened.engine.facts, rope), title, opened.stopped
+    )
 
 
 def prefix_store(folder: Path, context: ContextSettings) -> SnapshotStore:

@@ -37,12 +37,13 @@ class Cost:
     hashed_bytes: int = 0
     write_speed: float = 0.0
     read_speed: float = 0.0
+    hash_speed: float = 0.0
 
     @property
     def keep_s(self) -> float:
         """Time to write it, once."""
         write_s = self.size_bytes / (self.write_speed or UNKNOWN_BYTES_PER_S)
-        return FILE_S + write_s + self.hashed_bytes / HASHED_BYTES_PER_S
+        return FILE_S + write_s + self.hashed_bytes / (self.hash_speed or HASHED_BYTES_PER_S)
 
     @property
     def read_s(self) -> float:
@@ -60,3 +61,8 @@ def pays(saved_s: float, cost: Cost, *, spent_s: float, leaving: bool = False) -
     if saved_s < max(LEAST_SAVED_S, cost.keep_s + cost.read_s):
         return False
     return cost.keep_s <= max(MOST_OVERHEAD * spent_s, MOST_LEAVING_S if leaving else 0.0)
+
+
+def given_up_s(cost: Cost) -> float:
+    """After how many seconds to give keeping a prefix up: it should have been done long before."""
+    return 3.0 * cost.keep_s + MOST_LEAVING_S

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmrun.store.patience import ENDLESS, PIECE_BYTES, Patience
+
 MAGIC, VERSION = b"llmrunKV", 1
 _FIXED = struct.Struct("<8sIII")  # magic, version, header length, check sum of header and tokens
 _MOST_HEADER_BYTES = 1 << 20
@@ -113,8 +115,9 @@ def write_snapshot(
     states: Sequence[tuple[Place, bytearray | memoryview]],
     prefill_s: float,
     history: str = "",
+    patience: Patience = ENDLESS,
 ) -> None:
-    """Write a snapshot to `path`, which is created. Raises OSError."""
+    """Write a snapshot to `path`, which is created. Raises OSError, and GaveUp where it was to end before."""
     numbers = array("i", tokens)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -139,15 +142,13 @@ def write_snapshot(
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     with open(descriptor, "wb", buffering=0) as file:
         head = _FIXED.pack(MAGIC, VERSION, len(header), sum_of_head) + header + numbers.tobytes() + told
-        _write_all(file.fileno(), head)
-        for _, data in states:
-            _write_all(file.fileno(), data)
-
-
-def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        done_bytes = 0
+        for part in (memoryview(head), *(memoryview(data) for _, data in states)):
+            rest = part
+            while rest:
+                patience.check(done_bytes)
+                count = os.write(file.fileno(), rest[:PIECE_BYTES])
+                rest, done_bytes = rest[count:], done_bytes + count
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -172,24 +173,26 @@ def read_snapshot(path: Path) -> Snapshot:
         if len(begin) < head_end:
             begin += file.read(head_end - len(begin))
         header = begin[_FIXED.size : head_end]
-        n_tokens = _number_of_tokens(header)
-        tokens_end = head_end + 4 * n_tokens
+        told = _told(header)
+        tokens_end = head_end + 4 * told["n_tokens"]
         if len(begin) < tokens_end:
             begin += file.read(tokens_end - len(begin))
     numbers = begin[head_end:tokens_end]
     if zlib.crc32(numbers, zlib.crc32(header)) != head_crc:
         raise Damaged("its header's check sum does not match")
-    return _parsed(path, stat, json.loads(header), numbers, tokens_end)
+    return _parsed(path, stat, told, numbers, tokens_end)
 
 
-def _number_of_tokens(header: bytes) -> int:
+def _told(header: bytes) -> Mapping[str, Any]:
+    """What a header says, with a number of tokens that can be; nothing else of it is sure yet."""
     try:
-        count = json.loads(header)["n_tokens"]
+        told: Mapping[str, Any] = json.loads(header)
+        count = told["n_tokens"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged("its header cannot be read") from error
     if not isinstance(count, int) or not 0 < count <= _MOST_TOKENS:
         raise Damaged("it cannot have that many tokens")
-    return count
+    return told
 
 
 def _parsed(

@@ -4,6 +4,9 @@ Any number of processes use it at once without locks. A file is written under a 
 renamed, so that nobody sees it half done, and what a killed process leaves behind is not looked at and
 removed an hour later. A reader that finds a file gone, cut or changed has missed, no more. Nothing is
 flushed to the disk: after a power cut a file may be damaged, which its check sum tells.
+
+A file's name begins with a sum of its first tokens, so that a search opens the files that can serve a prompt,
+and of thousands of others only a few, to tell why they do not.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import secrets
 import shutil
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
 from llmrun.errors import WriteFailure
 from llmrun.prefix.eviction import over_budget
+from llmrun.store.patience import ENDLESS, Patience
 from llmrun.store.snapshot_file import Damaged, Foreign, Place, Snapshot, read_snapshot, write_snapshot
 from llmrun.units import GIB
 
@@ -34,6 +38,12 @@ MOST_BYTES = 16 * GIB
 
 LARGEST_SHARE = 4
 """A snapshot may take at most this part (1/4) of the bound."""
+
+HEAD_TOKENS = 64
+"""What has fewer tokens in common with a prompt is evaluated again sooner than it is read."""
+
+MOST_OTHERS = 16
+"""Snapshots that begin otherwise than a prompt and are compared with it all the same, the last used first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class Speeds:
 
     write: float = 0.0
     read: float = 0.0
+    hash: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +72,37 @@ class SnapshotStore:
     bound_bytes: int | None = None
     now_s: Callable[[], float] = field(default=time.time)
 
-    def of_model(self, digest: str) -> Found:
-        """Headers of all usable snapshots of a model."""
-        found, damaged, foreign = [], 0, 0
-        for path in _files(self._folder_of(digest)):
+    def of_model(self, digest: str, *, begin: Sequence[int] | None = None) -> Found:
+        """Headers of usable snapshots of a model: all, or those that may serve a prompt that begins with the
+        tokens `begin`, and some others."""
+        paths = self._by_use(digest)
+        if begin is not None:
+            head = _head(begin)
+            others = [path for path in paths if not path.name.startswith(head)][:MOST_OTHERS]
+            paths = [path for path in paths if path.name.startswith(head)] + others
+        read = list(self._read(paths, digest))
+        found = sorted((one for one in read if isinstance(one, Snapshot)), key=lambda one: -one.used_s)
+        damaged, foreign = (sum(isinstance(one, kind) for one in read) for kind in (Damaged, Foreign))
+        return Found(tuple(found), damaged, foreign)
+
+    def last_used(self, digest: str) -> Iterator[Snapshot]:
+        """The usable snapshots of a model, the last used first, each read when it is asked for."""
+        return (one for one in self._read(self._by_use(digest), digest) if isinstance(one, Snapshot))
+
+    def _read(self, paths: Iterable[Path], digest: str) -> Iterator[Snapshot | Damaged | Foreign]:
+        """The headers of some files, or what is wrong with them; damaged ones are removed."""
+        for path in paths:
             try:
                 snapshot = read_snapshot(path)
-                if snapshot.model != digest or path != self._path(snapshot):
-                    raise Foreign("it belongs elsewhere")
             except OSError:
                 continue  # removed meanwhile, or not ours to read
-            except Foreign:
-                foreign += 1
-            except Damaged:
-                damaged += 1
+            except Foreign as foreign:
+                yield foreign
+            except Damaged as damaged:
                 self.remove(path)
+                yield damaged
             else:
-                found.append(snapshot)
-        found.sort(key=lambda snapshot: -snapshot.used_s)
-        return Found(tuple(found), damaged, foreign)
+                yield snapshot if snapshot.model == digest else Foreign("it belongs to another model")
 
     def all(self) -> Found:
         """Headers of all usable snapshots of all models."""
@@ -121,11 +144,13 @@ class SnapshotStore:
         states: Sequence[tuple[Place, bytearray | memoryview]],
         prefill_s: float,
         history: str = "",
+        patience: Patience = ENDLESS,
     ) -> Path:
         """Add a snapshot; the longest unused make room for it.
 
         Raises:
             WriteFailure: the folder or the file cannot be written.
+            GaveUp: writing was to end before its end.
         """
         path = self._folder_of(model) / _name(settings, tokens)
         temporary = path.with_name(f"{secrets.token_hex(8)}{_UNFINISHED}")
@@ -142,6 +167,7 @@ class SnapshotStore:
                     states=states,
                     prefill_s=prefill_s,
                     history=history,
+                    patience=patience,
                 )
                 temporary.replace(path)
             finally:
@@ -186,14 +212,16 @@ class SnapshotStore:
         """How fast the folder was when it was last measured."""
         try:
             record = json.loads((self.folder / _SPEEDS).read_text("utf-8"))
-            return Speeds(float(record["write"]), float(record["read"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            return Speeds(**{name: float(record.get(name, 0.0)) for name in ("write", "read", "hash")})
+        except (OSError, ValueError, TypeError, AttributeError):
             return Speeds()
 
     def measured(self, speeds: Speeds) -> None:
         """Remember speeds; those that are 0 stay as they were."""
+        if not any(astuple(speeds)):
+            return
         before = self.speeds()
-        record = {"write": speeds.write or before.write, "read": speeds.read or before.read}
+        record = {name: speed or getattr(before, name) for name, speed in asdict(speeds).items()}
         temporary = self.folder / f"{secrets.token_hex(8)}{_UNFINISHED}"
         with suppress(OSError):
             temporary.write_text(json.dumps(record), encoding="utf-8")
@@ -202,8 +230,15 @@ class SnapshotStore:
     def _folder_of(self, digest: str) -> Path:
         return self.folder / digest
 
-    def _path(self, snapshot: Snapshot) -> Path:
-        return self._folder_of(snapshot.model) / _name(snapshot.settings, snapshot.tokens)
+    def _by_use(self, digest: str) -> list[Path]:
+        """A model's files, the last used first."""
+        used: list[tuple[float, str]] = []
+        with suppress(OSError), os.scandir(self._folder_of(digest)) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    with suppress(OSError):
+                        used.append((entry.stat().st_mtime, entry.path))
+        return [Path(path) for _, path in sorted(used, reverse=True)]
 
     def _sizes(self) -> list[tuple[Path, int, float]]:
         """Path, size and last use of each snapshot; unfinished ones that were given up are removed."""
@@ -226,11 +261,12 @@ class SnapshotStore:
 def _name(settings: Mapping[str, str], tokens: Sequence[int]) -> str:
     """A snapshot's file name: one for each prefix under each set of settings."""
     told = json.dumps(sorted(settings.items())).encode() + array("i", tokens).tobytes()
-    return hashlib.sha256(told).hexdigest()[:32] + SUFFIX
+    return f"{_head(tokens)}-{hashlib.sha256(told).hexdigest()[:24]}{SUFFIX}"
 
 
-def _files(folder: Path) -> list[Path]:
-    return [entry for entry in _entries(folder) if entry.suffix == SUFFIX]
+def _head(tokens: Sequence[int]) -> str:
+    """A sum of the first tokens: equal for all that have so many in common."""
+    return hashlib.sha256(array("i", tokens[:HEAD_TOKENS]).tobytes()).hexdigest()[:8]
 
 
 def _entries(folder: Path) -> list[Path]:
