@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,10 @@ class TestChoosing:
         found = by_quant(document)
         assert list(found) == list(QUANTS)
         for quant, path in family.items():
-            size_bytes = path.stat().st_size
-            assert found[quant]["size_bytes"] == size_bytes
-            assert found[quant]["bits_per_weight"] == pytest.approx(8 * size_bytes / document["n_params"])
+            assert found[quant]["size_bytes"] == path.stat().st_size
+            weights_bytes = sum(tensor.size_bytes for tensor in read_header(path).tensors)
+            bits = 8 * weights_bytes / document["n_params"]
+            assert found[quant]["bits_per_weight"] == pytest.approx(bits, rel=1e-3)
         assert online.server.sent() <= 1.1 * max(
             read_header(path).data_offset for path in family.values()
         ) or online.server.sent() <= (128 << 10)
@@ -133,6 +135,19 @@ class TestChoosing:
         ended = online("pull", REPO, "--device", "CPU=1MiB")
         assert ended.status == 5
         assert online("pull", REPO, "--device", "CPU=1MiB", "--quant", "Q2_K").status == 0
+
+    def test_what_was_begun_is_marked_while_it_fits(self, online: Online, family: dict[str, Path]) -> None:
+        name, content = "m-Q6_K.gguf", family["Q6_K"].read_bytes()
+        blobs = online.cache / "models--maker--tiny-GGUF" / "blobs"
+        blobs.mkdir(parents=True)
+        blob = online.server.repos[REPO][name].sha256
+        (blobs / f"{blob}.incomplete").write_bytes(content[: len(content) // 2])
+        (blobs / f"{blob}.incomplete.json").write_text(json.dumps({"path": name, "size_bytes": len(content)}))
+        assert offers(online, "--device", "CPU=1MiB")["marked"] is None
+        assert offers(online, "--device", "CPU=8GiB", "-c", "512")["marked"] == "Q6_K"
+        assert f"llmrun pull {REPO}:Q6_K" in online("run", REPO, "Hi").err
+        assert online("pull", REPO, "--json").document["quant"] == "Q6_K"
+        assert offers(online, "--device", "CPU=8GiB", "-c", "512")["marked"] == "Q4_K_M"
 
     @pytest.mark.parametrize("flags", [(), ("--yes",)])
     def test_off_a_terminal_the_marked_one_is_taken(
@@ -324,6 +339,14 @@ class TestRefusals:
         for arguments in (["pull", "maker/absent"], ["show", "maker/absent"], ["vram", "maker/absent"]):
             document = online(*arguments, "--json").document
             assert (document["schema"], document["exit_code"]) == ("llmrun.error/1", 3)
+
+    def test_a_cache_folder_that_cannot_be(self, online: Online, content: bytes, tmp_path: Path) -> None:
+        online.server.add("m-Q4_K_M.gguf", content)
+        online.cli.env["HF_HUB_CACHE"] = str(tmp_path / ("x" * 300))
+        statuses = {command: online(command, REPO).status for command in ("pull", "show", "rm")}
+        assert statuses == {"pull": 10, "show": 0, "rm": 3}
+        assert online("run", REPO, "Hi").status == 3
+        assert online("list").status == 0
 
     def test_a_repository_without_models(self, online: Online) -> None:
         online.server.add("README.md", b"words", large=False)

@@ -343,6 +343,20 @@ def test_requests_go_through_the_proxy(server: LoopbackHub) -> None:
     assert [request.host for request in server.log] == ["hub.invalid"]
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    ["garbage", "127.0.0.1:8899", "ftp://hub", "http://", "http://[::1", "http://h:99999", "http://a\nb"],
+)
+def test_what_cannot_be_an_address_is_told_as_the_endpoint(endpoint: str) -> None:
+    done = listed_by_a_child({"HF_ENDPOINT": endpoint})
+    assert "NetworkFailure: HF_ENDPOINT is no address" in done.stderr
+
+
+def test_a_variable_that_the_client_cannot_read_is_a_network_failure() -> None:
+    done = listed_by_a_child({"HF_ENDPOINT": "http://hub.invalid", "HF_HUB_DOWNLOAD_TIMEOUT": "soon"})
+    assert "NetworkFailure: the Hub's client cannot be used as it is set up" in done.stderr
+
+
 @pytest.mark.parametrize("proxy", ["nonsense://x", "socks5://127.0.0.1:1", "http://127.0.0.1:9"])
 def test_a_proxy_that_cannot_be_used_is_a_network_failure(proxy: str) -> None:
     environment = {"HTTP_PROXY": proxy, "http_proxy": proxy, "NO_PROXY": "", "no_proxy": ""}

@@ -24,7 +24,7 @@ def first_look(path: Path) -> tuple[str, str]:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             data = file.read(_PEEK_BYTES) if regular else b""
     except OSError:
-        return "cannot be read", ""
+        return "unreadable", ""
     metadata = peek(data)
     if not metadata:
         return "no GGUF file", ""

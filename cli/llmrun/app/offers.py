@@ -71,6 +71,8 @@ def offered(
         for v in found
     ]
     here = _here(repository)
+    quants = tuple(_offer(v, fit, here) for v, fit in zip(found, fits, strict=True))
+    begun = _begun(quants)
     kv_bytes = sum(size.size_bytes for size in cache_sizes(facts, plan))
     kv_bytes += sum(layer_state_bytes(layer, plan) for layer in facts.layers)
     offers = Offers(
@@ -85,15 +87,17 @@ def offered(
         type_v=plan.type_v,
         kv_bytes=kv_bytes,
         has_gpu=bool(gpus_of(devices)),
-        quants=tuple(_offer(v, fit, here) for v, fit in zip(found, fits, strict=True)),
-        marked=best(fits, repository.name.default),
+        quants=quants,
+        marked=best(fits, repository.name.default) if begun is None else begun,
         received_bytes=reference.received_bytes,
     )
     return offers, found
 
 
 def _bits(variant: Variant[RepoFile], reference: _Reference) -> float:
-    return 8 * variant.size_bytes / reference.n_params if reference.n_params else 0.0
+    """Mean bits a weight; the header, in small models a good part of the file, is none of them."""
+    tensor_bytes = max(0, variant.size_bytes - reference.header_bytes)
+    return 8 * tensor_bytes / reference.n_params if reference.n_params else 0.0
 
 
 def _offer(variant: Variant[RepoFile], fit: QuantFit, here: dict[str, int]) -> QuantOffer:
@@ -101,6 +105,13 @@ def _offer(variant: Variant[RepoFile], fit: QuantFit, here: dict[str, int]) -> Q
     return QuantOffer(
         fit.quant, variant.size_bytes, variant.n_parts, have, fit.bits, fit.sum_bytes, fit.where
     )
+
+
+def _begun(quants: Sequence[QuantOffer]) -> int | None:
+    """The one that fits and of which most is here though not all: a pull that is run again goes on with it,
+    even if the free memory, and with it the best choice, has changed meanwhile."""
+    begun = [i for i, q in enumerate(quants) if q.here_bytes and not q.here and q.where not in (None, "none")]
+    return max(begun, key=lambda index: quants[index].here_bytes, default=None)
 
 
 def _here(repository: Repository) -> dict[str, int]:

@@ -292,4 +292,4 @@ def _size(path: Path) -> int:
 
 
 def _has_size(path: Path, size_bytes: int) -> bool:
-    return path.is_file() and _size(path) == size_bytes
+    return os.path.isfile(path) and _size(path) == size_bytes

@@ -112,14 +112,14 @@ def is_commit(text: str) -> bool:
 
 def cached_repos(root: Path | None = None) -> tuple[str, ...]:
     """Names of the model repositories that have a folder in the cache, in order of the alphabet."""
-    folders = [entry.name for entry in _entries(root or hub_cache_dir()) if entry.is_dir()]
+    folders = [entry.name for entry in _entries(root or hub_cache_dir()) if os.path.isdir(entry.path)]
     names = (name.removeprefix(_PREFIX).replace("--", "/") for name in folders if name.startswith(_PREFIX))
     return tuple(sorted(name for name in names if is_repo_name(name)))
 
 
 def find_repo(repo: str, root: Path | None = None) -> str:
     """The name under which `repo` is cached: its own, else one that differs in letter case; else itself."""
-    if repo_folder(repo, root).is_dir():
+    if os.path.isdir(repo_folder(repo, root)):  # also where the cache may not be entered
         return repo
     return next((name for name in cached_repos(root) if name.lower() == repo.lower()), repo)
 
@@ -181,7 +181,7 @@ def partial_files(repo: str, root: Path | None = None) -> tuple[PartialFile, ...
     blobs = repo_folder(repo, root) / "blobs"
     found = []
     for entry in sorted(_entries(blobs), key=lambda e: e.name):
-        if not entry.name.endswith((PARTIAL, ".downloadInProgress")) or not entry.is_file():
+        if not entry.name.endswith((PARTIAL, ".downloadInProgress")) or not os.path.isfile(entry.path):
             continue
         path, total = read_note(Path(entry.path).with_name(entry.name.removesuffix(PARTIAL) + NOTE))
         found.append(PartialFile(repo, path, Path(entry.path), entry.stat().st_size, total))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from llmrun.errors import NetworkFailure
+from llmrun.gguf.text import printable
 from llmrun.store.hf_cache import repo_folder, safe_parts
 from llmrun.store.hub_errors import Asked, TransientFailure, Unreachable, offline, refusal, told_plainly
 from llmrun.store.listing import Listing, parse_listing
@@ -81,8 +82,14 @@ class Hub:
     """
 
     def __init__(self, endpoint: str = "", *, connect_s: float = 5.0, read_s: float | None = None) -> None:
-        from huggingface_hub import constants
-
+        _check_endpoint(endpoint or os.environ.get("HF_ENDPOINT", ""))
+        try:
+            from huggingface_hub import constants
+        except ValueError as error:  # it reads its variables when it is imported
+            raise NetworkFailure(
+                f"the Hub's client cannot be used as it is set up ({printable(str(error))})",
+                "check the variables whose names begin with HF_",
+            ) from error
         self.endpoint = (
             endpoint or os.environ.get("HF_ENDPOINT") or constants.HUGGINGFACE_CO_URL_HOME
         ).rstrip("/")
@@ -214,6 +221,19 @@ def _tried_again(ask: Callable[[], _T]) -> _T:
                 raise
             time.sleep(max(wait_s, error.wait_s or 0.0))
     return ask()
+
+
+def _check_endpoint(url: str) -> None:
+    """Raises `NetworkFailure` for a value of HF_ENDPOINT that cannot be a Hub's address; empty is none."""
+    try:
+        scheme, host, _ = _origin(url)
+    except ValueError:
+        scheme = host = ""
+    if url and not (scheme in _PORTS and host and url.isprintable()):
+        raise NetworkFailure(
+            f"HF_ENDPOINT is no address: {printable(re.sub('//[^/]*@', '//', url))}",
+            "set it to https://HOST, or unset it for the public Hub",
+        )
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

@@ -70,7 +70,7 @@ def refusal(status: int, headers: Mapping[str, str], asked: Asked, from_hub: boo
         return ModelNotFound(
             f"{asked.repo} has no revision {printable(asked.revision)}", "leave the revision out for main"
         )
-    if code == "EntryNotFound" or (status == 404 and asked.path and code != "RepoNotFound"):
+    if asked.path and (code == "EntryNotFound" or (status == 404 and code != "RepoNotFound")):
         return ModelNotFound(
             f"{asked.repo} has no file {printable(asked.path)}", "see what it has: llmrun pull --list"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from llmrun.errors import ModelNotFound
 from llmrun.gguf.text import printable
 from llmrun.store.hf_cache import CachedFile, PartialFile, cached_files, find_repo, partial_files
-from llmrun.store.variants import Variant, choose, choose_local, matching, titles, variants
+from llmrun.store.variants import F, Variant, choose, choose_local, matching, titles, variants
 from llmrun.units import format_bytes
 
 
@@ -46,13 +46,18 @@ def find_local(
         variant = choose(found, tag, repo) if tag else choose_local(found, default)
         if variant.complete:
             return variant
-        raise _in_part(variant, partial_files(repo, root), pull)
+        raise _in_part(variant, partial_files(repo, root), pull if tag else _exact(pull, variant))
     unfinished = variants(part for part in partial_files(repo, root) if part.path)
     for broken_off in matching(unfinished, tag) if tag else unfinished[:1]:
-        raise _broken_off(broken_off, pull)
+        raise _broken_off(broken_off, pull if tag else _exact(pull, broken_off))
     wanted = f"{repo}:{tag}" if tag else repo
     here = f"; here is {titles(found)}" if found else ""
     raise ModelNotFound(f"{printable(wanted)} is not on this machine{here}", f"get it: {_command(pull)}")
+
+
+def _exact(pull: str, variant: Variant[F]) -> str:
+    """The name with the quantization of `variant`, so that nothing else is fetched instead."""
+    return f"{pull}:{variant.quant}" if variant.quant else pull
 
 
 def _in_part(variant: Variant[CachedFile], partial: Sequence[PartialFile], pull: str) -> ModelNotFound:

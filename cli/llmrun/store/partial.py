@@ -162,7 +162,7 @@ def check_space(folder: Path, needed_bytes: int, reserve_bytes: int) -> None:
     import shutil
 
     there = folder
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:
         there = there.parent
     try:
         free = shutil.disk_usage(there).free
