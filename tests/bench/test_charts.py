@@ -47,6 +47,12 @@ def test_models_are_named_by_their_quantization() -> None:
     assert drawn(chart) == [("tg4", [(0, 10.0), (1, 8.0)])]
 
 
+def test_different_models_are_not_named_by_their_quantization() -> None:
+    other = tg(4, 8.0, model_filename="/x/b.gguf", model_ref="/x/b.gguf", quant="Q8_0", n_params=5)
+    (chart,) = charts([tg(4, 10.0), other])
+    assert chart.ticks[1] == "b"
+
+
 def test_models_of_one_quantization_are_named_by_what_the_user_typed() -> None:
     (chart,) = charts([tg(4), tg(4, model_filename="/x/b.gguf", model_ref="/x/b.gguf")])
     assert chart.ticks == ("a", "b.gguf")

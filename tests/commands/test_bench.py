@@ -170,6 +170,14 @@ def test_two_runs_are_compared(cli: Cli, model: Path) -> None:
     assert row["difference_shown"] == (not row["low"] <= 1 <= row["high"])
 
 
+def test_runs_without_a_common_test_are_told_apart(cli: Cli, model: Path) -> None:
+    bench(cli, model, "-p", "8", "-n", "0", "-r", "1", "--save", "short", small=False)
+    bench(cli, model, "-p", "16", "-n", "0", "-r", "1", "--save", "long", small=False)
+    shown = cli.here("bench", "--compare", "short", "long").text
+    assert "no test in common" in shown
+    assert "ratio" not in shown
+
+
 def test_a_run_is_no_different_from_itself(cli: Cli, model: Path) -> None:
     bench(cli, model, "--save", "a")
     assert "no difference shown" in cli.here("bench", "--compare", "a", "a").text

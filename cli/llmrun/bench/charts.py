@@ -57,8 +57,12 @@ def _name(record: Record, records: Sequence[Record], *, without: str) -> str:
         if len({key(one) for one in records}) > 1:
             parts.append(f"{label}{key(record)}")
     if len({one.subject.model_filename for one in records}) > 1:
-        parts.append(subject.model_ref.rsplit("/", 1)[-1])
+        parts.append(_short(subject.model_ref))
     return " ".join(parts)
+
+
+def _short(model_ref: str) -> str:
+    return model_ref.rsplit("/", 1)[-1].removesuffix(".gguf")
 
 
 _SETTINGS: tuple[tuple[str, Key], ...] = (
@@ -73,13 +77,14 @@ _SETTINGS: tuple[tuple[str, Key], ...] = (
 
 
 def _by_model(records: Sequence[Record], phase: str) -> Chart | None:
-    """One place for each model, named by its quantization where that tells them apart."""
+    """One place for each model, named by its quantization where they are one model in several."""
     files = list(dict.fromkeys(record.subject.model_filename for record in records))
     if len(files) < 2:
         return None
     subjects = [next(r.subject for r in records if r.subject.model_filename == file) for file in files]
     quants = [subject.quant for subject in subjects]
-    names = quants if len(set(quants)) == len(quants) else [s.model_ref.rsplit("/", 1)[-1] for s in subjects]
+    one = len({subject.n_params for subject in subjects}) == 1 and len(set(quants)) == len(quants)
+    names = quants if one else [_short(subject.model_ref) for subject in subjects]
     rows: dict[str, dict[float, Point]] = {}
     for record in records:
         place = float(files.index(record.subject.model_filename))

@@ -261,8 +261,11 @@ def print_comparison(streams: Streams, comparison: Comparison) -> None:
             Text(one_line(row.label)), f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}", interval,
             Text(_conclusion(row)),
         )  # fmt: skip
-    page.table(grid)
-    page.line(f"ratio: tokens a second of {second} over those of {first}")
+    if comparison.rows:
+        page.table(grid)
+        page.line(f"ratio: tokens a second of {second} over those of {first}")
+    else:
+        page.line(f"{first} and {second} have no test in common")
     left_out = comparison.only_first + comparison.only_second
     if left_out:
         page.line(f"{left_out} tests are in one of the runs only")
