@@ -62,7 +62,7 @@ def apart_of(
             continue
         if placed.device != placement.layer(slot):
             moved[slot].append(placed)
-        if placed.device == 0 and placed.weight.name.endswith(".weight"):
+        if placed.device == 0:
             lent[slot][_short(placed.weight)] = placed.weight.size_bytes
     borrower = _borrower(placement.devices, cells) if lent else 0
     layers = range(len(facts.layers))
@@ -81,8 +81,8 @@ def apart_of(
 
 
 def _short(weight: Weight) -> str:
-    """The name within its layer: "ffn_up" of "blk.7.ffn_up.weight"."""
-    return weight.name.split(".")[2]
+    """The name within its layer: "ffn_up" of "blk.7.ffn_up.weight", "ffn_up.bias" of its bias."""
+    return weight.name.split(".", 2)[2].removesuffix(".weight")
 
 
 def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:

@@ -31,7 +31,7 @@ _WHOLE_LAST_LAYER = frozenset(
         "qwen35moe", "qwen3next", "step35",
     }
 )  # fmt: skip
-_LAST_PRODUCTS = ("ffn_down_shexp", "ffn_down_exps", "ffn_down")
+_LAST_PRODUCTS = ("ffn_down_shexp", "ffn_down_exps.bias", "ffn_down_exps", "ffn_down")
 _COPIES = 4  # GGML_SCHED_MAX_COPIES
 
 
@@ -113,7 +113,7 @@ def _walk_part(walk: Walk, part: _Part, apart: Apart) -> None:
     arena.give(residual)
     if part.serves:
         return
-    arena.give(*held, *(block for blocks in walk.masks.values() for block in blocks))
+    arena.give(*held, *walk.positions, *(block for blocks in walk.masks.values() for block in blocks))
     if part.output:
         arena.take(rows * (facts.n_embd + facts.n_vocab))
 
@@ -172,7 +172,8 @@ def _take_inputs(walk: Walk, part: _Part, apart: Apart) -> list[Block]:
     if not part.mine and not part.first:
         return []
     facts = walk.facts
-    held = [walk.arena.take(F32_BYTES * walk.tokens) for _ in range(2 * walk.copies)]
+    walk.positions = [walk.arena.take(F32_BYTES * walk.tokens) for _ in range(2 * walk.copies)]
+    held: list[Block] = []
     if part.first:
         held += [walk.numbers(facts.n_embd) for _ in range(walk.copies)]
     _look_ahead(walk, range(len(facts.layers)) if part.first else part.mine, Apart() if part.first else apart)

@@ -32,6 +32,9 @@ def walk_layer(
     mixed = _mixed(walk, layer)
     if mask_done:
         arena.give(*walk.masks.pop(layer.windowed, ()))
+        if not walk.masks:
+            arena.give(*walk.positions)
+            walk.positions = []
     if last:
         walk.tokens = min(walk.tokens, max(1, walk.plan.n_seq))
         kept = walk.numbers(facts.n_embd)

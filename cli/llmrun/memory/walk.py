@@ -32,9 +32,9 @@ def is_turned(type_name: str, head_size: int) -> bool:
 class Walk:
     """A walk through the layers on one device.
 
-    `masks`: mask and cache indices by kind of layer, in `copies`. `host`: the CPU's buffer, `lent_masks` what
-    is free there once it is copied here. `helper`: the buffer of the device that computes parts
-    of layers for this one.
+    `masks`: mask and cache indices by kind of layer, in `copies`, like `positions`. `host`: the CPU's buffer,
+    `lent_masks` what is free there once it is copied here. `helper`: the buffer of the device that computes
+    parts of layers for this one.
 
     For the layer at hand: `borrowed` sizes of weights that lie on the CPU and are multiplied with here, by
     name, `last_borrowed` the last of them; `fed_by_helper` True where the helper computes its experts or
@@ -49,6 +49,7 @@ class Walk:
     tokens: int
     copies: int = 1
     masks: dict[bool, list[Block]] = field(default_factory=dict)
+    positions: list[Block] = field(default_factory=list)
     host: Arena | None = None
     lent_masks: dict[bool, list[Block]] = field(default_factory=dict)
     helper: Arena | None = None
@@ -72,12 +73,17 @@ class Walk:
 
         The copy of a layer's last one comes with what the next layers read.
         """
+        copy = self._borrow(weight)
+        result = self.numbers(width)
+        self.arena.give(copy)
+        self.arena.give(self._borrow(f"{weight}.bias"))
+        return result
+
+    def _borrow(self, weight: str) -> Block:
         copy = self.arena.take(self.borrowed.get(weight, 0))
         if weight == self.last_borrowed:
             self.take_coming()
-        result = self.numbers(width)
-        self.arena.give(copy)
-        return result
+        return copy
 
     def take_coming(self) -> None:
         """What the layers up to the next pause read: masks, and which positions have logits."""
