@@ -327,6 +327,16 @@ class TestResumedChats:
         assert three.prefix.disk_tokens == three.stats.cached_tokens == held
         assert three.stats.prefill_tokens < len("three") + 30
 
+    def test_a_chat_whose_last_answer_was_stopped_is_kept_too(self, folder: Path) -> None:
+        puppet = write_puppet(folder / "p.gguf", ["ok"], template=CHAT_TEMPLATE).path
+        with closing(self.resume(folder, puppet, None)) as chat:
+            held = say(chat, "one").kv.tokens
+            chat._stop.press()
+            for path in folder.glob("cache/prefix/*/*.prefix"):
+                path.unlink()
+        with closing(self.resume(folder, puppet, chat)) as resumed:
+            assert say(resumed, "two").prefix.disk_tokens == held
+
     def test_a_chat_that_cannot_keep_its_prefix_closes_all_the_same(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -96,6 +96,11 @@ class Chat:
         return self._open.info
 
     @property
+    def request(self) -> OpenRequest:
+        """What it was opened with, changes since included."""
+        return self._request
+
+    @property
     def n_threads(self) -> int:
         """Threads that generate."""
         return self._open.engine.facts.n_threads
@@ -230,6 +235,7 @@ class Chat:
         opened = None if self._stop.stuck else self._opened
         try:
             if opened is not None:
+                self._stop.release()  # the last answer may have been stopped, not the keeping
                 for notice in self._turns.leave():
                     log.info("%s", notice.text)  # nobody is shown anything any more
         finally:

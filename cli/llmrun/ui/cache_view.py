@@ -28,7 +28,9 @@ def print_cache(streams: Streams, report: CacheReport) -> None:
     streams.write_text("".join(f"{line}\n" for line in lines))
     used, limit = format_bytes(report.used_bytes), format_bytes(report.limit_bytes)
     count = len(report.prefixes)
-    streams.err.write(f"{format_count(count)} prefixes, {used} of at most {limit} in {report.folder}\n")
+    count = len(report.prefixes)
+    kept = f"{format_count(count)} {'prefix' if count == 1 else 'prefixes'}"
+    streams.err.write(f"{kept}, {used} of at most {limit} in {report.folder}\n")
     if report.damaged:
         streams.err.write(f"warning: damaged files were removed: {format_count(report.damaged)}\n")
     if report.foreign:
