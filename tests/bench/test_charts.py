@@ -55,4 +55,10 @@ def test_different_models_are_not_named_by_their_quantization() -> None:
 
 def test_models_of_one_quantization_are_named_by_what_the_user_typed() -> None:
     (chart,) = charts([tg(4), tg(4, model_filename="/x/b.gguf", model_ref="/x/b.gguf")])
-    assert chart.ticks == ("a", "b.gguf")
+    assert chart.ticks == ("a", "b")
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
+    refs = ("/x/b.gguf", "/y/b.gguf")
+    (chart,) = charts([tg(4, model_filename=ref, model_ref=ref) for ref in refs])
+    assert chart.ticks == refs

@@ -83,8 +83,10 @@ def _by_model(records: Sequence[Record], phase: str) -> Chart | None:
         return None
     subjects = [next(r.subject for r in records if r.subject.model_filename == file) for file in files]
     quants = [subject.quant for subject in subjects]
-    one = len({subject.n_params for subject in subjects}) == 1 and len(set(quants)) == len(quants)
-    names = quants if one else [_short(subject.model_ref) for subject in subjects]
+    one = len({subject.n_params for subject in subjects}) == 1
+    refs = [subject.model_ref for subject in subjects]
+    choices = (quants if one else [], [_short(ref) for ref in refs])
+    names = next((names for names in choices if len(set(names)) == len(files)), refs)
     rows: dict[str, dict[float, Point]] = {}
     for record in records:
         place = float(files.index(record.subject.model_filename))

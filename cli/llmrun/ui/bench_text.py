@@ -26,7 +26,7 @@ _FLAGS = {
 def measured_text(record: Record) -> str:
     """A test that is complete, on one line."""
     spread = record.spread
-    marks = f"  ({', '.join(_FLAGS.get(flag, flag) for flag in record.flags)})" if record.flags else ""
+    marks = f" [{', '.join(record.flags)}]" if record.flags else ""
     return f"{record.test.name}: {spread.mean:.2f} ± {spread.stddev:.2f} tok/s{marks}"
 
 

@@ -142,10 +142,10 @@ class BenchBar:
         if not self._enabled:
             return
         bar = self._bar or self._start()
-        left = "" if progress.left_s is None else f"{format_seconds(progress.left_s)} left"
+        left = "" if progress.left_s is None else f", {format_seconds(progress.left_s)} left"
         share = progress.done / progress.total if progress.total else 0.0
         bar.update(
-            bar.task_ids[0], description=one_line(progress.label), completed=share, detail=left, refresh=True
+            bar.task_ids[0], description=one_line(progress.label) + left, completed=share, refresh=True
         )
 
     def _start(self) -> Progress:
@@ -155,10 +155,9 @@ class BenchBar:
             BarColumn(bar_width=20),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.description}"),
-            TextColumn("{task.fields[detail]}"),
         )
         bar = Progress(*columns, console=self._streams.error_console(), transient=True, auto_refresh=False)
-        bar.add_task("", total=1.0, detail="")
+        bar.add_task("", total=1.0)
         bar.start()
         self._bar = bar
         return bar
