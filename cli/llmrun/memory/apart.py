@@ -76,7 +76,7 @@ def apart_of(
             for il in layers
             if (placement.layer(il) or borrower) != (placement.layer(il) if plan.offload_kqv else 0)
         ),
-        unmodelled=_unmodelled(facts, placement, moved, weights, borrower),
+        unmodelled=_unmodelled(facts, plan, placement, moved, weights, borrower),
     )
 
 
@@ -93,12 +93,18 @@ def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:
 
 def _unmodelled(
     facts: MemoryFacts,
+    plan: MemoryPlan,
     placement: Placement,
     moved: Mapping[int, Sequence[PlacedWeight]],
     weights: Sequence[PlacedWeight],
     borrower: int,
 ) -> str:
-    """Names a layer whose weights are torn apart otherwise than by its experts or its dense inner layer."""
+    """What makes compute buffers of GPUs off by more than a tenth.
+
+    Caches apart from their layers, and layers torn apart otherwise than by experts or dense inner layer.
+    """
+    if not plan.offload_kqv:
+        return "compute buffers where K/V lie apart from their layers"
     for il, away in sorted(moved.items()):
         if borrower and all(placed.device == 0 for placed in away):
             continue

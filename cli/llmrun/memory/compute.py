@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmrun.gguf.hparams import MemoryFacts
-from llmrun.memory.apart import Apart, apart_of
+from llmrun.memory.apart import Apart
 from llmrun.memory.arena import Arena, Block
 from llmrun.memory.cache import F32_BYTES, Cells
 from llmrun.memory.graph import attends, walk_layer, walk_streams
-from llmrun.memory.placement import PlacedWeight, Placement
+from llmrun.memory.placement import Placement
 from llmrun.memory.plan import MemoryPlan
 from llmrun.memory.walk import Walk
 
@@ -55,10 +55,9 @@ def compute_bytes(
     plan: MemoryPlan,
     cells: Cells,
     placement: Placement,
-    weights: tuple[PlacedWeight, ...],
+    apart: Apart,
 ) -> list[int]:
     """Compute buffer of each device of the placement."""
-    apart = apart_of(facts, plan, cells, placement, weights)
     tokens = cells.n_ubatch + -cells.n_ubatch % max(1, plan.n_seq)
     count = len(placement.devices)
     arenas = [Arena(_GPU_ALIGNMENT if device else _HOST_ALIGNMENT) for device in range(count)]
@@ -193,7 +192,8 @@ def _look_ahead(walk: Walk, layers: Sequence[int], apart: Apart) -> None:
     stop = next((i for i, il in enumerate(layers) if apart.pauses(il)), len(layers))
     coming = layers[: stop + 1]
     walk.coming = _kinds(walk.facts, (il for il in coming if il not in apart.caches))
-    walk.output_coming = len(walk.facts.layers) - 1 in coming
+    last = len(walk.facts.layers) - 1
+    walk.output_coming = last in coming and "attn_output" not in apart.borrowed.get(last, ())
 
 
 def _embeddings(walk: Walk, held: list[Block]) -> Block:

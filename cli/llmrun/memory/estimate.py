@@ -43,7 +43,7 @@ def estimate(
         verdict=_verdict(facts, plan, devices, use, reserve_bytes),
         max_ctx=max_ctx(facts, plan, devices, reserve_bytes),
         max_gpu_layers=max_gpu_layers(facts, plan, devices, reserve_bytes),
-        unmodelled=facts.unmodelled,
+        unmodelled="; ".join(filter(None, (facts.unmodelled, use.unmodelled))),
     )
 
 

@@ -114,15 +114,28 @@ def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     else:
         query = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_q", q_width), q_width)
         if layer.k_width:
-            value = _turned(walk, walk.plan.type_v, layer.head_v, walk.product("attn_v", v_width), v_width)
-            key = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_k", k_width), k_width)
-            arena.give(key, value)
+            arena.give(*_stored(walk, layer, k_width, v_width))
         arena.give(norm)
     out = _scores(walk, layer, query, out_width)
     out = _turned(walk, walk.plan.type_v, layer.head_v, out, out_width)
     projected = walk.product("attn_output", walk.facts.n_embd)
     arena.give(out)
     return projected
+
+
+def _stored(walk: Walk, layer: LayerFacts, k_width: int, v_width: int) -> tuple[Block, Block]:
+    """Key and value as the cache takes them: the key is computed first where there are windows.
+
+    Source: the two build_attn of src/llama-graph.cpp for caches with and without windows.
+    """
+
+    def key() -> Block:
+        return _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_k", k_width), k_width)
+
+    def value() -> Block:
+        return _turned(walk, walk.plan.type_v, layer.head_v, walk.product("attn_v", v_width), v_width)
+
+    return (key(), value()) if walk.facts.n_swa else (value(), key())
 
 
 def _gated_attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:

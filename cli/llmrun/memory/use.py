@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmrun.gguf.hparams import MemoryFacts
+from llmrun.memory.apart import apart_of
 from llmrun.memory.cache import cells_of, layer_kv_bytes, layer_state_bytes, output_bytes
 from llmrun.memory.compute import compute_bytes
 from llmrun.memory.placement import Placement, place, place_weights
@@ -42,10 +43,14 @@ def has_room(
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The placement of a plan and what it puts on each of its devices, host first."""
+    """The placement of a plan and what it puts on each of its devices, host first.
+
+    `unmodelled`: what the compute buffers do not follow closely, mostly empty.
+    """
 
     placement: Placement
     buckets: tuple[Buckets, ...]
+    unmodelled: str = ""
 
     def fits(self, reserve_bytes: int) -> bool:
         """True where every device holds its part and the reserve."""
@@ -77,9 +82,11 @@ def device_use(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInf
         device = placement.layer(il) if plan.offload_kqv else 0
         kv[device] += layer_kv_bytes(facts, layer, plan, cells)
         state[device] += layer_state_bytes(layer, plan)
-    compute = compute_bytes(facts, plan, cells, placement, weights)
+    apart = apart_of(facts, plan, cells, placement, weights)
+    compute = compute_bytes(facts, plan, cells, placement, apart)
     output = (output_bytes(facts, plan), *(0,) * (count - 1))
     return Use(
         placement,
         tuple(Buckets(held[i], 0, kv[i], state[i], compute[i], output[i]) for i in range(count)),
+        apart.unmodelled,
     )
