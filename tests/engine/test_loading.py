@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.llama import LlamaEngine, open_engine
-from llmrun.engine.model import wanted_layers
+from llmrun.engine.model import Model, wanted_layers
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel, UsageError
 from llmrun.gguf.check import check_runnable
 from llmrun.gguf.reader import read_header
@@ -156,6 +157,37 @@ class TestRefusals:
             env=os.environ | {"GGML_NO_BACKTRACE": "1"},
         )
         assert child.returncode == DoesNotFit.exit_code
+
+
+class TestRepacking:
+    """Copies of weights for faster kernels, which a model can do without."""
+
+    @staticmethod
+    def without_memory_for(buffer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Short(Model):
+            def __init__(self, params: ModelParams, *, extra_bufts: bool, **rest: Any) -> None:
+                if extra_bufts:
+                    raise DoesNotFit(f"m.gguf does not fit in memory: unable to allocate {buffer} buffer")
+                super().__init__(params, extra_bufts=False, **rest)
+
+        monkeypatch.setattr("llmrun.engine.model.Model", Short)
+        monkeypatch.setattr("llmrun.engine.amx.extra_bufts_are_safe", lambda _: True)
+
+    @pytest.mark.parametrize("buffer", ["CPU_REPACK", "AMX"])
+    def test_is_left_out_where_memory_lacks(
+        self, tiny_path: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch, buffer: str
+    ) -> None:
+        self.without_memory_for(buffer, monkeypatch)
+        engine = open_llama(tiny_path["llama"])
+        assert engine.facts.extra_bufts is False
+        engine.close()
+
+    def test_other_buffers_are_no_copies(
+        self, tiny_path: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.without_memory_for("CPU", monkeypatch)
+        with pytest.raises(DoesNotFit):
+            open_llama(tiny_path["llama"])
 
 
 class TestClosing:

@@ -11,7 +11,7 @@ from llmrun.engine.bindings import library_path
 from llmrun.engine.context import Context
 from llmrun.engine.identity import identity_of
 from llmrun.engine.loop import DecodeLoop
-from llmrun.engine.model import Model
+from llmrun.engine.model import Model, load_model
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted
 
 ExactBlocks = Callable[[EngineFacts], tuple[CacheBlock, ...]]
@@ -176,7 +176,7 @@ def open_engine(
     from llmrun.engine.amx import extra_bufts_are_safe
 
     extra_bufts = extra_bufts_are_safe(library_path())
-    model = Model(model_params, extra_bufts=extra_bufts, progress=progress, cancelled=cancelled)
+    model = load_model(model_params, extra_bufts=extra_bufts, progress=progress, cancelled=cancelled)
     try:
         model.check_generates()
         if cancelled.is_set():

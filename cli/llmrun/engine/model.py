@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -21,6 +22,10 @@ _ALL_LAYERS = 1 << 30
 _OUT_OF_MEMORY = (
     "failed to allocate", "unable to allocate", "bad_alloc", f"mmap failed: {os.strerror(errno.ENOMEM)}",
 )  # fmt: skip
+_REPACKED = ("CPU_REPACK", "AMX")
+"""Buffers of copies, as the library names them in the message that it has no memory for one."""
+
+log = logging.getLogger("llmrun.engine")
 
 
 class Model:
@@ -111,6 +116,27 @@ class Model:
         if self.handle:
             self._lib.llama_model_free(self.handle)
             self.handle = None
+
+
+def load_model(
+    params: ModelParams,
+    *,
+    extra_bufts: bool,
+    progress: Callable[[float], None],
+    cancelled: threading.Event,
+    dry: bool = False,
+) -> Model:
+    """A model, its weights repacked if `extra_bufts` allows it and there is memory for the copy.
+
+    The copy makes a prefill faster; a model runs without it, too. Errors as those of `Model`.
+    """
+    try:
+        return Model(params, extra_bufts=extra_bufts, progress=progress, cancelled=cancelled, dry=dry)
+    except DoesNotFit as failure:
+        if not extra_bufts or not any(buffer in failure.message for buffer in _REPACKED):
+            raise
+        log.info("weights are not repacked: %s", failure.message)
+    return Model(params, extra_bufts=False, progress=progress, cancelled=cancelled, dry=dry)
 
 
 def wanted_layers(gpu_layers: GpuLayers, has_gpu: bool) -> int:

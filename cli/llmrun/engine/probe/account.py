@@ -13,7 +13,7 @@ from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import devices, library_path, native_log
 from llmrun.engine.cache_log import LOG_STEP_BYTES, read_buffers, read_layer_devices
 from llmrun.engine.context import Context
-from llmrun.engine.model import Model
+from llmrun.engine.model import Model, load_model
 from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.probe.breakdown import Breakdown, read_breakdown
 from llmrun.engine.probe.pipeline import reserved_compute
@@ -47,7 +47,7 @@ def account(
     """Open model and context, add up, and close them. Errors and `state_bytes` as in `probe_sizes`."""
     native_log.keep(_LOG_LINES)
     extra_bufts = extra_bufts_are_safe(library_path())
-    loaded = Model(
+    loaded = load_model(
         model, extra_bufts=extra_bufts, progress=lambda _: None, cancelled=threading.Event(), dry=dry
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
