@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from operator import sub
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,32 @@ def test_growth_between_turns_and_in_an_answer_changes_no_token(
     assert rig.resized[-1] == chat.kv.capacity_tokens <= TRAINED
 
 
+def test_growth_beyond_the_short_factors_of_longrope_evaluates_again(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of a larger context are others from the first token on."""
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 256)
+    path = write_tiny(tmp_path / "long.gguf", "llama", n_ctx=TRAINED, template=CHAT_TEMPLATE, short_rope=1024)
+    chat = rig.chat(path)
+    large = open_llama(path, **ENGINE, n_ctx=TRAINED)
+    small = open_llama(path, **ENGINE, n_ctx=1024)
+    reused = []
+    for number, (length, n) in enumerate([(20, 20), (9, 20), (9, 1000), (20, 20), (2, 20)]):
+        chat.change("max_tokens", str(n))
+        answered = say(chat, words(number, length)).completion
+        beyond = answered.kv.capacity_tokens > 1024
+        within = 100 if number == 2 else n  # of one answer that grows the context, the end alone
+        start = answered.stats.prompt_tokens + n - within
+        assert_chosen(large if beyond else small, list(rig.engines[0].held(0)), start, NOISE["llama"])
+        reused.append(answered.stats.cached_tokens > 0)
+    prompt = rig.prompts[0]
+    assert max(map(abs, map(sub, run_one(small, prompt).logits, run_one(large, prompt).logits))) > 0.1
+    small.close()
+    large.close()
+    assert reused == [False, True, True, True, True]
+    assert rig.resized == [1024, 2048, 4096]  # the second in the middle of an answer
+
+
 def assert_chosen(large: LlamaEngine, held: list[int], start: int, noise: float) -> None:
     """From `start` on, every token is one that a context which was large from the start would have chosen."""
     for end in range(start, len(held)):
@@ -169,8 +196,8 @@ def test_one_long_prompt_opens_a_context_that_holds_it(
         close(self)
 
     monkeypatch.setattr(LlamaEngine, "close", noted_close)
-    grown = rig.run(paths[arch], words(1, 200), max_tokens=600).completion
-    assert grown.stats.generated_tokens == 600
+    grown = rig.run(paths[arch], words(1, 100), max_tokens=800).completion
+    assert grown.stats.generated_tokens == 800
     assert len(rig.resized) == 2
     assert grown.kv.capacity_tokens == rig.resized[-1]
     with closing(open_llama(paths[arch], **ENGINE, n_ctx=TRAINED)) as large:
