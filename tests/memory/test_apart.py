@@ -1,0 +1,98 @@
+"""Compute buffers where weights or caches lie apart from their layers, by formula and by dry run.
+
+Headers of full-size models; the engine's RPC server is the GPU, as it is, which leaves work to the CPU, or as
+one that borrows like CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.probe.sizes import probe_devices, probe_sizes
+from llmrun.gguf.hparams import memory_facts
+from llmrun.gguf.reader import read_header
+from llmrun.memory.estimate import estimate
+from llmrun.memory.plan import DeviceInfo, MemoryPlan
+
+from tests.support.archs import FULL_SIZE, write_full_size
+from tests.support.borrowing import borrowing_compute
+from tests.support.rpc import rpc_server
+
+ALL = 999
+MIXTURES = ("30B MoE", "120B MoE", "671B MLA", "80B hybrid")
+PLACEMENTS: dict[str, dict[str, Any]] = {
+    "experts on the CPU": {"gpu_layers": ALL, "cpu_moe": True},
+    "experts of 10 layers": {"gpu_layers": ALL, "n_cpu_moe": 10},
+    "one slot": {"gpu_layers": 1},
+    "two slots": {"gpu_layers": 2},
+    "three slots": {"gpu_layers": 3},
+    "10 slots": {"gpu_layers": 10},
+    "40 slots, experts of 10 layers": {"gpu_layers": 40, "n_cpu_moe": 10},
+    "none": {"gpu_layers": 0},
+    "all": {"gpu_layers": ALL},
+}
+QUICK = [
+    *((name, "experts on the CPU") for name in MIXTURES),
+    ("120B MoE", "experts of 10 layers"),
+    ("27B sliding window", "two slots"),
+    ("30B MoE", "one slot"),
+]
+CASES = [
+    pytest.param(name, placement, marks=[] if (name, placement) in QUICK else [pytest.mark.slow])
+    for name in FULL_SIZE
+    for placement in PLACEMENTS
+    if name in MIXTURES or "experts" not in placement
+]
+CONTEXT: dict[str, Any] = {"n_ctx": 32768, "flash_attn": "on"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with rpc_server() as address:
+        yield address
+
+
+def by_formula(path: Path, server: str, gpu: str, **plan: Any) -> dict[str, int]:
+    devices = [DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes) for d in probe_devices((server,))]
+    named = [replace(d, name=gpu) if d.name == "RPC0" else d for d in devices]
+    report = estimate(memory_facts(read_header(path)), MemoryPlan(**CONTEXT, **plan), named)
+    assert not report.unmodelled
+    return {d.device.name: d.use.compute_bytes for d in report.devices}
+
+
+@pytest.mark.parametrize(("name", "placement"), CASES)
+def test_a_device_that_leaves_work_to_the_cpu(tmp_path: Path, server: str, name: str, placement: str) -> None:
+    path, placed = write_full_size(tmp_path / "m.gguf", name), PLACEMENTS[placement]
+    engine = probe_sizes([path], ModelParams("", rpc=(server,), **placed), ContextParams(**CONTEXT))
+    formula = by_formula(path, server, "RPC0", **placed)
+    for device, size_bytes in formula.items():
+        assert size_bytes == pytest.approx(engine.on(device).compute_bytes, rel=0.1), device
+
+
+@pytest.mark.parametrize(("name", "placement"), CASES)
+def test_a_device_that_borrows(tmp_path: Path, server: str, name: str, placement: str) -> None:
+    path, placed = write_full_size(tmp_path / "m.gguf", name), PLACEMENTS[placement]
+    engine = borrowing_compute(path, server, placed, CONTEXT)
+    formula = by_formula(path, server, "CUDA0", **placed)
+    assert formula["CPU"] == pytest.approx(engine["CPU"], rel=0.1)
+    assert formula["CUDA0"] == pytest.approx(engine.get("RPC0", 0), rel=0.1)
+
+
+def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
+    facts = memory_facts(read_header(write_full_size(tmp_path / "m.gguf", "30B MoE")))
+    devices = [DeviceInfo("CPU", "cpu", 1 << 50, 1 << 50), DeviceInfo("RPC0", "gpu", 1 << 50, 1 << 50)]
+
+    def note(**plan: Any) -> str:
+        return estimate(facts, MemoryPlan(gpu_layers=ALL, **plan), devices).unmodelled
+
+    assert note(cpu_moe=True) == note(n_cpu_moe=3) == note(overrides=(("exps", "CPU"),)) == ""
+    assert "attn_q" in note(overrides=((r"blk\.3\.attn_q\.", "CPU"),))
+    assert "blk.5.ffn_" in note(overrides=((r"blk\.5\.ffn_up_exps", "CPU"),))
+    assert "K/V" in note(offload_kqv=False)
+    assert estimate(facts, MemoryPlan(offload_kqv=False), devices).unmodelled == ""
