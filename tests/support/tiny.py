@@ -29,6 +29,7 @@ N_LAYER: dict[Arch, int] = {"llama": 4, "gemma3": 6, "mamba": 3, "falcon-h1": 2}
 _D_INNER, _D_STATE, _D_CONV, _DT_RANK = 128, 16, 4, 4
 _N_GROUP = 1
 _LOGIT_STD = 3.0
+_FACTORS = (("long", 3.0), ("short", 1.0))
 _NORMAL = [NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)]
 
 
@@ -196,10 +197,25 @@ def _architecture(arch: Arch, n_ctx: int) -> list[tuple[str, Value]]:
 
 
 def write_tiny(
-    path: Path, arch: Arch, *, seed: int = 0, n_ctx: int = 4096, template: str | None = None
+    path: Path,
+    arch: Arch,
+    *,
+    seed: int = 0,
+    n_ctx: int = 4096,
+    template: str | None = None,
+    short_rope: int | None = None,
 ) -> Path:
-    """Write a random model; the same `seed` gives the same bytes."""
+    """Write a random model; the same `seed` gives the same bytes. `short_rope`: it is a LongRoPE model, and
+    contexts of more cells than that turn keys by other factors."""
     keys = _architecture(arch, n_ctx) + vocab.metadata(_tokens())
+    if short_rope is not None:
+        scaling = f"{arch}.rope.scaling"
+        keys += [(f"{scaling}.type", "longrope"), (f"{scaling}.original_context_length", short_rope)]
     if template is not None:
         keys.append(("tokenizer.chat_template", template))
-    return write_gguf(path, keys, _tensors(arch, seed))
+    tensors = _tensors(arch, seed)
+    if short_rope is not None:
+        tensors += [
+            constant(f"rope_factors_{name}.weight", HEAD_SIZE // 2, factor) for name, factor in _FACTORS
+        ]
+    return write_gguf(path, keys, tensors)

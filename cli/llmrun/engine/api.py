@@ -179,12 +179,14 @@ class State:
     """What a sequence's memory held, copied out. Only the engine reads `data`; it may lie in a mapped file.
 
     `pos_min`: first position it has in all layers. `partial`: only the part that forgets (windows, recurrent
-    states), which is put back under the same tokens.
+    states), which is put back under the same tokens. `long_rope`: whether its context was larger than those for
+    which a LongRoPE model takes its short factors; None where it is known to fit.
     """
 
     data: bytearray | memoryview
     pos_min: int
     partial: bool = False
+    long_rope: bool | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -93,6 +93,7 @@ class Model:
             lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle)
         )
         self.chunked_window = self.meta("general.architecture") == "llama4"
+        self.long_rope_beyond = self._long_rope_beyond()
         n_slots = lib.llama_model_n_layer(self.handle) + 1  # the output counts as the layer after the last
         self.gpu_layers = min(native.n_gpu_layers, n_slots) if has_gpu else 0
 
@@ -101,6 +102,18 @@ class Model:
         buffer = ctypes.create_string_buffer(256)
         count = self._lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if count >= 0 else ""
+
+    def _long_rope_beyond(self) -> int | None:
+        """The largest context that takes a LongRoPE model's short factors; None for other models.
+
+        `llama_model::get_rope_factors` in llama-model.cpp: a larger context takes the long ones for all
+        positions, so that its keys are others from the first token on.
+        """
+        scaling = f"{self.meta('general.architecture')}.rope.scaling"
+        if self.meta(f"{scaling}.type") != "longrope":
+            return None
+        told = self.meta(f"{scaling}.original_context_length")
+        return int(told) if told.isdecimal() else self.n_ctx_train
 
     def check_generates(self) -> None:
         """Raise `NotAModel` when the model has no decoder to generate text with."""
