@@ -179,8 +179,8 @@ class State:
     """What a sequence's memory held, copied out. Only the engine reads `data`; it may lie in a mapped file.
 
     `pos_min`: first position it has in all layers. `partial`: only the part that forgets (windows, recurrent
-    states), which is put back under the same tokens. `long_rope`: whether its context was larger than those for
-    which a LongRoPE model takes its short factors; None where it is known to fit.
+    states), which is put back under the same tokens. `long_rope`: whether its context was too large for the
+    short factors of a LongRoPE model; None where it is known to fit.
     """
 
     data: bytearray | memoryview
