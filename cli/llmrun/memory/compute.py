@@ -152,7 +152,8 @@ def _passed_on(walk: Walk, before: int) -> list[Block]:
     if _ends_in_outputs(walk.facts, before):
         walk.tokens = min(walk.tokens, max(1, walk.plan.n_seq))
     if shape.n_expert and not shape.ff_shared:
-        return [walk.numbers(shape.n_expert_used * n_embd), walk.numbers(n_embd)]
+        used = shape.n_expert_used
+        return [walk.numbers(width) for width in (used * n_embd, used, n_embd)]
     return [walk.numbers(n_embd) for _ in range(3 if shape.n_expert else 2)]
 
 
