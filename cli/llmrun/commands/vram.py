@@ -122,7 +122,9 @@ def _numbers(
             raise UsageError("--quant describes a model in plain numbers", f"give {', '.join(given)} as well")
         return None
     if missing:
-        raise UsageError(f"{', '.join(missing)} is missing", f"plain numbers need {', '.join(given)}")
+        raise UsageError(
+            f"plain numbers lack {', '.join(missing)}", f"give all of {', '.join(given)}, or a MODEL"
+        )
     assert layers is not None
     assert kv_heads is not None
     assert head_dim is not None
