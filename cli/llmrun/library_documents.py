@@ -1,17 +1,19 @@
 """The JSON contracts of models here and on the Hub as pure functions: `llmrun.list/1`, `llmrun.offers/1`,
-`llmrun.pull/1`."""
+`llmrun.pull/1`, `llmrun.removed/1`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from llmrun.library_report import KeptModel, Library
+from llmrun.library_report import Freed, KeptModel, Library
 from llmrun.pull_report import Offers, Pulled
 
 LIST_SCHEMA = "llmrun.list/1"
 OFFERS_SCHEMA = "llmrun.offers/1"
 PULL_SCHEMA = "llmrun.pull/1"
+REMOVED_SCHEMA = "llmrun.removed/1"
 
 
 def offers_document(offers: Offers) -> dict[str, object]:
@@ -61,6 +63,16 @@ def pull_document(pulled: Pulled) -> dict[str, object]:
         "files": [
             {**asdict(file), "file": str(file.file), "sha256": file.sha256 or None} for file in pulled.files
         ],
+    }
+
+
+def removed_document(removed: Sequence[Freed]) -> dict[str, object]:
+    """The `llmrun.removed/1` document."""
+    return {
+        "schema": REMOVED_SCHEMA,
+        "freed_bytes": sum(one.freed_bytes for one in removed),
+        "shared_bytes": sum(one.shared_bytes for one in removed),
+        "models": [asdict(one) for one in removed],
     }
 
 

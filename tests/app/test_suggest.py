@@ -52,6 +52,7 @@ MODELS = {
 def test_the_weights_follow_from_parameters_and_bits() -> None:
     assert weights_bytes(model("m", 8)) == 8e9 * QUANT_BITS["Q8_0"] / 8
     assert weights_bytes(model("m", 8, default="q8_0")) == weights_bytes(model("m", 8))
+    assert weights_bytes(model("m", 20, default="MXFP4")) == 20e9 * 4.25 / 8
     assert weights_bytes(MODELS["odd"]) is None
     assert weights_bytes(CatalogueModel("m", default="Q8_0")) is None
 

@@ -198,6 +198,23 @@ class TestRemove:
         blobs = list((hub / "models--user--repo" / "blobs").iterdir())
         assert [blob.read_bytes() for blob in blobs] == [content + b"8"]
 
+    def test_what_went_is_one_document(self, cli: Cli, hub: Path, content: bytes) -> None:
+        fill_cache(
+            hub, REPO, {"m-Q4_K_M.gguf": content, "m-Q8_0.gguf": content + b"8", "m-F16.gguf": content}
+        )
+        names = [f"{REPO}:Q4_K_M", f"{REPO}:Q8_0"]
+        document = cli.here("rm", *names, "--yes", "--json").document
+        assert document == {
+            "schema": "llmrun.removed/1",
+            "freed_bytes": len(content) + 1,
+            "shared_bytes": len(content),
+            "models": [
+                {"name": names[0], "freed_bytes": 0, "shared_bytes": len(content)},
+                {"name": names[1], "freed_bytes": len(content) + 1, "shared_bytes": 0},
+            ],
+        }
+        assert cli.here("rm", REPO, "--json").document["code"] == "usage"
+
     def test_remains_alone_go(self, cli: Cli, hub: Path) -> None:
         break_off(hub, REPO, "m-Q4_K_M.gguf", b"some", 1 << 20)
         (hub / "models--user--repo" / "blobs" / "0f.incomplete").write_bytes(b"by another tool")
@@ -265,6 +282,19 @@ class TestRemove:
             assert online.taken_bytes() == 0
 
 
+def test_tab_offers_what_is_here(hub: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmrun.commands.chat_repl import completion_facts
+    from llmrun.commands.sessions import session_store
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    fill_cache(hub, REPO, {"m-Q4_K_M.gguf": content})
+    break_off(hub, "user/other", "m-Q8_0.gguf", b"some", 1 << 20)
+    names = list(completion_facts(session_store(os.environ)).models())
+    assert {"qwen3-8b", f"{REPO}:Q4_K_M"} <= set(names)
+    assert len(names) == len(set(names))
+    assert not any(name.startswith("user/other") for name in names)
+
+
 def test_every_field_is_documented(online: Online, model: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "json.md").read_text()
     online.server.add("m-Q4_K_M.gguf", model)
@@ -272,6 +302,7 @@ def test_every_field_is_documented(online: Online, model: Path) -> None:
         lambda: online("pull", "maker/tiny-GGUF", "--list", "--json").text,
         lambda: online("pull", "maker/tiny-GGUF", "--json").text,
         lambda: online("list", "--json").text,
+        lambda: online("rm", "maker/tiny-GGUF", "--yes", "--json").text,
     ]
     for make in documents:
         document = json.loads(make())

@@ -17,6 +17,7 @@ from tests.support.gguf_writer import Tensor, TensorType, Value, write_gguf
 from tests.support.hub import REPO, TOKEN
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.pulling import Online
+from tests.support.talk import Talk
 
 GREEDY = ("--temp", "0", "-n", "4", "-c", "128")
 ANSWER = "a short answer"
@@ -457,3 +458,42 @@ class TestCatalogue:
         assert (ended.status, ended.document["repo"]) == (0, None)
         assert Path(ended.document["path"]) == smollm2_path()
         assert online.server.log == []
+
+
+class TestChats:
+    @pytest.mark.parametrize(
+        ("answer", "told", "fetched"),
+        [("n\r", "error:", 0), ("\x03", "interrupted", 0), ("y\r", "verified", 1)],
+    )
+    def test_another_model_is_offered_and_the_chat_goes_on(
+        self, online: Online, content: bytes, model: Path, answer: str, told: str, fetched: int
+    ) -> None:
+        online.server.add("m-Q4_K_M.gguf", content)
+        with online.cli.terminal("chat", model, "-c", "128") as terminal:
+            talk = Talk(terminal)
+            terminal.send(f"/model {REPO}\r")
+            terminal.wait_for("[Y/n]")
+            assert here(online) == []
+            terminal.send(answer)
+            terminal.wait_for(told)
+            terminal.wait_until(lambda: ">>>" in terminal.text.rpartition(told)[2], "prompt")
+            assert ANSWER in talk.says("still there?")
+            talk.leaves()
+        assert len(here(online)) == fetched
+
+    def test_a_hub_that_cannot_be_asked_does_not_end_the_chat(self, online: Online, model: Path) -> None:
+        online.offline()
+        with online.cli.terminal("chat", model, "-c", "128") as terminal:
+            talk = Talk(terminal)
+            assert "cannot be reached" in talk.says(f"/model {REPO}")
+            talk.leaves()
+
+    def test_a_session_whose_model_is_gone_offers_it(self, online: Online, content: bytes) -> None:
+        online.server.add("m-Q4_K_M.gguf", content)
+        chat = ("chat", "--session", "kept", *GREEDY)
+        assert online("pull", REPO).status == 0
+        assert online.cli.here(*chat, REPO, stdin=b"one").status == 0
+        assert online("rm", REPO, "--yes").status == 0
+        assert online.cli.here(*chat, stdin=b"two").status == 3
+        assert here(online) == []
+        assert online.cli.here(*chat, "--pull", stdin=b"two").text.startswith(ANSWER)

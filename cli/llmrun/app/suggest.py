@@ -16,10 +16,14 @@ MOST_ACTIVE_PARAMETERS = 15_000_000_000
 """A token reads all active weights once: more of them than this, 9 GB at 4.9 bits, and main memory is too
 slow for an answer to be read as it comes."""
 
+_MXFP4_BITS = 17 * 8 / 32
+"""17 bytes for 32 weights (llama.cpp, ggml-common.h: block_mxfp4). Models come in it from their makers; none is
+converted to it, so it is not among the quantizations to choose from."""
+
 
 def weights_bytes(model: CatalogueModel) -> int | None:
     """About what the model's default quantization weighs; None where the catalogue does not tell enough."""
-    bits = QUANT_BITS.get(model.default.upper())
+    bits = (QUANT_BITS | {"MXFP4": _MXFP4_BITS}).get(model.default.upper())
     return int(model.parameters * bits / 8) if model.parameters and bits else None
 
 

@@ -15,11 +15,12 @@ from llmrun.commands.memory_options import DEFAULT_RESERVE, Force, PlanReserve, 
 from llmrun.commands.options import takes_settings
 from llmrun.commands.pull_missing import PullFlag
 from llmrun.commands.shared_options import Profile, Quiet, TemplateFile, Verbose
-from llmrun.errors import Interrupted, UsageError
+from llmrun.errors import Interrupted, LlmrunError, UsageError
 
 if TYPE_CHECKING:
     from llmrun.app.loading import OpenRequest
     from llmrun.commands.sessions import SessionChoice
+    from llmrun.journal.session import Session
     from llmrun.journal.sessions import SessionStore
     from llmrun.ui.answer_view import ViewOptions
     from llmrun.ui.streams import Streams
@@ -84,9 +85,32 @@ def chat(
         ensure_here(request, pull=pull, quiet=quiet)
     choice = SessionChoice(continue_, session, not no_save)
     if piped is not None:
-        _answer_once(request, store, streams, choice, piped, quiet=quiet, verbose=verbose)
+        _answer_once(request, store, streams, choice, piped, pull=pull, quiet=quiet, verbose=verbose)
         return
-    _converse(request, store, streams, choice, quiet=quiet, verbose=verbose)
+    _converse(request, store, streams, choice, pull=pull, quiet=quiet, verbose=verbose)
+
+
+def _begin(
+    store: SessionStore,
+    request: OpenRequest,
+    choice: SessionChoice,
+    streams: Streams,
+    *,
+    pull: bool,
+    quiet: bool,
+) -> tuple[Session, OpenRequest]:
+    """The session, and the request with its model, which is fetched where it is wanted and not here."""
+    from llmrun.commands.pull_missing import ensure_here
+    from llmrun.commands.sessions import begin_session
+
+    session, request = begin_session(store, request, choice, streams)
+    if choice.name or choice.last:
+        try:
+            ensure_here(request, pull=pull, quiet=quiet)
+        except LlmrunError:
+            session.close()
+            raise
+    return session, request
 
 
 def _answer_once(
@@ -96,6 +120,7 @@ def _answer_once(
     choice: SessionChoice,
     text: str,
     *,
+    pull: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -103,7 +128,7 @@ def _answer_once(
     from llmrun.app.chat import Chat
     from llmrun.app.prompt_input import join_prompt
     from llmrun.app.worker import SigintStops, Stop
-    from llmrun.commands.sessions import begin_session, ends_by_signal
+    from llmrun.commands.sessions import ends_by_signal
     from llmrun.commands.views import show_events, view_options
     from llmrun.metrics.clock import process_clock
     from llmrun.ui.answer_view import AnswerView
@@ -116,7 +141,7 @@ def _answer_once(
     stop = Stop()
     if not (choice.last or choice.name):
         choice = replace(choice, save=False)
-    session, request = begin_session(store, request, choice, streams)
+    session, request = _begin(store, request, choice, streams, pull=pull, quiet=quiet)
     talk = Chat(request, session, process_clock(), stop)
     with closing(talk), SigintStops(stop), ends_by_signal(stop):
         for events in (talk.open(), talk.say(message)):
@@ -131,6 +156,7 @@ def _converse(
     streams: Streams,
     choice: SessionChoice,
     *,
+    pull: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -138,10 +164,10 @@ def _converse(
     from llmrun.app.chat import Chat
     from llmrun.app.worker import SigintStops, Stop
     from llmrun.commands.chat_repl import Repl
-    from llmrun.commands.sessions import begin_session, ends_by_signal
+    from llmrun.commands.sessions import ends_by_signal
     from llmrun.metrics.clock import process_clock
 
-    session, request = begin_session(store, request, choice, streams)
+    session, request = _begin(store, request, choice, streams, pull=pull, quiet=quiet)
     stop = Stop()
     talk = Chat(request, session, process_clock(), stop, watched=streams.both_can_redraw)
 

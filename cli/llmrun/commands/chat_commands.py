@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmrun.app.prompt_input import join_prompt, read_text_file, text_or_file
 from llmrun.app.settings import setting_name
-from llmrun.errors import UsageError
+from llmrun.errors import Interrupted, UsageError
 from llmrun.ui.cache_view import prefix_rows
 from llmrun.ui.context_view import context_rows
 from llmrun.ui.notes import print_note, print_rows
@@ -79,7 +80,7 @@ class ChatCommands:
             "copy": self._copy,
             "save": self._save,
             "load": self._load,
-            "model": lambda name: self._show(self._chat.switch(name or None)),
+            "model": self._model,
             "exit": self._exit,
         }
 
@@ -134,6 +135,18 @@ class ChatCommands:
             raise UsageError(f"there is no setting {given}", "/show lists the settings")
         now = f"{name} = {self._value(row) if row else value}"
         self._note(f"{now}, once the model is loaded again (/model)" if needs_load else now)
+
+    def _model(self, name: str) -> None:
+        """Another model; one that is on the Hub alone is fetched first, if the user wants that."""
+        if name:
+            from llmrun.commands.pull_missing import ctrl_c_raises, ensure_here
+
+            try:
+                with ctrl_c_raises():
+                    ensure_here(replace(self._chat.request, model=name), pull=False, quiet=False)
+            except Interrupted as error:  # the chat goes on with the model it has
+                return self._note(error.message)
+        return self._show(self._chat.switch(name or None))
 
     def _show_settings(self, _: str) -> None:
         chat, model = self._chat, self._chat.model

@@ -18,6 +18,7 @@ from llmrun.errors import (
     DoesNotFit,
     Interrupted,
     ModelNotFound,
+    NetworkFailure,
     NotAModel,
     PromptTooLong,
     TemplateUnusable,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 RECOVERABLE = (
     PromptTooLong, TemplateUnusable, UsageError, WriteFailure, ModelNotFound, NotAModel, DoesNotFit,
+    NetworkFailure,
 )  # fmt: skip
 """Failures of one line that leave the chat going."""
 
@@ -58,10 +60,13 @@ def completion_facts(store: SessionStore) -> CompletionFacts:
 
 
 def _model_names() -> list[str]:
+    """The catalogue's names, then what else is on this machine."""
+    from llmrun.app.library import library
     from llmrun.store.catalogue import load_catalogue
 
     try:
-        return list(load_catalogue())
+        here = [model.name for model in library().models if model.name and model.complete]
+        return list(dict.fromkeys([*load_catalogue(), *here]))
     except UsageError:  # a mistake in the user's file is reported where a name is looked up, not under Tab
         return []
 

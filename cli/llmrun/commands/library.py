@@ -38,6 +38,7 @@ def rm(
         typer.Argument(metavar="MODEL...", help="names as `llmrun list` shows them; user/repo is all of it"),
     ],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
+    json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
 ) -> None:
     """Remove models from the Hugging Face cache, and say how much that frees.
 
@@ -56,5 +57,11 @@ def rm(
         streams.err.write(removal_text(removals))
         if not ask_yes(streams, "Remove?", default=False):
             raise Interrupted("nothing was removed")
+    if json:
+        from llmrun.documents import dump
+        from llmrun.library_documents import removed_document
+
+        streams.write_text(dump(removed_document(list(remove_models(removals)))))
+        return
     for freed in remove_models(removals):
         print_freed(streams, freed)

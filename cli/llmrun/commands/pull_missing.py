@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from llmrun.app.loading import OpenRequest
     from llmrun.app.pull import Pull
     from llmrun.errors import ModelNotFound
@@ -38,6 +42,23 @@ def ensure_here(request: OpenRequest, *, pull: bool, quiet: bool) -> bool:
         raise missing
     _fetch(request, missing, streams, ask=not pull, quiet=quiet)
     return True
+
+
+@contextmanager
+def ctrl_c_raises() -> Iterator[None]:
+    """While active, Ctrl-C raises `Interrupted`, as it does outside a chat."""
+    import signal
+
+    from llmrun.errors import Interrupted
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        raise Interrupted("interrupted")
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _missing(request: OpenRequest) -> ModelNotFound | None:
