@@ -10,8 +10,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Generator, Sequence
 
+from llmrun.app.decode import SEQ
 from llmrun.app.loading import Opened
-from llmrun.app.turn import SEQ, Ask, Turns
+from llmrun.app.turn import Ask, Turns
 from llmrun.bench_report import RequestTimes
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation
