@@ -23,7 +23,7 @@ def page(cli: Cli) -> Page:
 def test_every_block_is_looked_at_here() -> None:
     parts = (
         "one.json\n", "grep -c", "cmp", "queue_ms", "emoji", "--weights", "doctor.json", "12000", "--explain",
-        "kv = ", "--quant", "--device",
+        "kv = ", "--quant", "--device", "-p 1,5,64", "bytes_per_step", "requests.json",
     )  # fmt: skip
     assert len(BLOCKS) == len(parts)
     assert all(any(part in block for block in BLOCKS) for part in parts)
@@ -75,7 +75,43 @@ def test_the_cache_costs_what_the_text_says_and_lacks_the_last_token(page: Page)
     assert kept == prompt + output - 1
 
 
-def test_levers_and_devices_are_shown(page: Page) -> None:
+def test_levers_are_shown(page: Page) -> None:
     levers = page.shows("--quant")
     assert all(part in levers for part in ("prefix cached", "retrieved", "Q2_K", "at once"))
-    assert "all devices" in page.shows("--device")
+
+
+WRITERS = {"one.json": "-n 16 --temp 0 --json", "bench.json": "> bench.json"}
+"""Files that blocks read, and a part of the block that writes each."""
+_LINES = r"((?:(?!```).*\n)+)```$"
+SHOWN = re.findall(
+    rf"^```sh\n{_LINES}\n\n```text\n{_LINES}", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
+)
+
+
+def test_outputs_are_shown_where_they_are_the_same_everywhere() -> None:
+    assert len(SHOWN) == 5
+
+
+@pytest.mark.parametrize(("block", "output"), SHOWN, ids=[output.split("\n")[0] for _, output in SHOWN])
+def test_a_block_shows_what_the_page_says(page: Page, block: str, output: str) -> None:
+    for name, writer in WRITERS.items():
+        if name in block:
+            page.shows(writer)
+    assert page.run(block) == output
+
+
+def test_what_a_token_of_context_costs_a_step_is_what_it_takes_in_memory(page: Page) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (alone,), (deep,) = (
+        re.findall(rf"^tg2{depth} +([\d,]+) bytes", text, re.MULTILINE) for depth in ("", " @ d64")
+    )
+    per_token = (int(deep.replace(",", "")) - int(alone.replace(",", ""))) // 64
+    assert f"{per_token:,} for each: 2 x 30 layers x 3 KV heads x 64 numbers x 2 bytes" in text
+    assert per_token == 2 * 30 * 3 * 64 * 2
+    document = json.loads(page.run("llmrun vram $M -c 512 --json"))
+    assert document["kv_bytes_per_token"] == per_token
+
+
+def test_a_pass_of_five_tokens_stands_beside_one_of_a_single_token(page: Page) -> None:
+    shown = page.shows("-p 1,5,64")
+    assert [line.split("|")[-3].strip() for line in shown.splitlines()[2:5]] == ["pp1", "pp5", "pp64"]
