@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from llmrun.app.kv_use import kv_use
+from llmrun.app.live_sequence import LiveSequence
 from llmrun.app.prefix_disk import DiskPrefixes, Search
 from llmrun.app.prefix_memory import Kept, memory_budget
 from llmrun.app.prefix_reasons import Missed, difference, miss_reason
 from llmrun.chat.turns import History, load_history
-from llmrun.engine.api import Engine, PrefillStep, State
-from llmrun.errors import EngineFailure
+from llmrun.engine.api import Engine, PrefillStep
 from llmrun.events import Notice, PrefixReport
 from llmrun.metrics.clock import Clock
-from llmrun.prefix.checkpoints import Checkpoint, Way, best_way, forgets, marks, still_valid, thinned
+from llmrun.prefix.checkpoints import forgets, marks
 from llmrun.prefix.eviction import StateCache
 from llmrun.prefix.reuse import common_prefix
 from llmrun.prefix.trie import Found
@@ -68,14 +67,12 @@ class PrefixCache:
     ) -> None:
         """`enabled` off: only what the live sequence holds is reused, and nothing is kept beside it."""
         self._engine = engine
+        self._live = LiveSequence(engine, seq)
         self._clock = clock
         self._disk = disk if enabled else None
-        self._seq = seq
         self._enabled = enabled
         self._spent_s = 0.0  # time of the requests since the last snapshot
         self._told_foreign = False
-        self._checkpoints: list[Checkpoint[State]] = []
-        self._held: list[int] = []  # what the sequence held when the checkpoints were last looked at
         self._request = _Request(Missed((), 0))
         self.prefill_s_per_token = 0.0
         """Measured on the last prefill; 0 before the first."""
@@ -89,10 +86,6 @@ class PrefixCache:
     def _copies(self) -> StateCache[Kept]:
         return StateCache(self._budget_bytes)
 
-    def use(self, engine: Engine) -> None:
-        """Go on with another context of the same model, which holds the same sequence."""
-        self._engine = engine
-
     def prepare(
         self, prompt: Sequence[int], cuts: Cuts = lambda _: (), *, goes_on: bool = False
     ) -> Generator[Notice, None, tuple[int, ...]]:
@@ -101,23 +94,26 @@ class PrefixCache:
         Args:
             goes_on: the prompt continues the conversation of the request before it.
         """
-        held = self._validated()
+        live = self._live.way(prompt)
+        held = self._live.held()
         common = common_prefix(held, prompt)
         missed = Missed(prompt, 0, held or None, common, rewritten=goes_on and common < len(held))
         self._request = request = _Request(missed)
-        live = self._way(held, self._engine.pos_min(self._seq), self._checkpoints, prompt)
         copy = self._best_copy(prompt, live.tokens)
-        search = self._search_disk(prompt, copy.usable if copy else live.tokens)
+        known = copy.usable if copy else live.tokens
+        search = self._search_disk(prompt, known)
         yield from self._told(search)
         if common < len(held) // 2 and self._enabled:
             self._copy(held)
-        known = copy.usable if copy else live.tokens
         stored = yield from self._read(search, gained=search.way.tokens - known)
         if stored is not None:
             request.origin = "disk"
             tokens = self._put_back(stored, prompt)
+        elif copy is not None:
+            tokens = self._put_back(copy.handle, prompt)
         else:
-            tokens = self._put_back(copy.handle, prompt) if copy else self._take(live, "checkpoint")
+            request.origin = "checkpoint" if live.checkpoint else "memory"
+            tokens = self._live.take(live)
         if forgets(self._engine.facts.memory):
             n_ubatch = self._engine.facts.n_ubatch
             request.marks = frozenset(marks(len(prompt), n_ubatch, cuts(tokens), reused=tokens))
@@ -127,7 +123,7 @@ class PrefixCache:
         """The copy in memory that saves more than `tokens`, which are saved without."""
         if not self._enabled:
             return None
-        copy = self._copies.longest(prompt, lambda kept, _: self._way_of(kept, prompt).tokens)
+        copy = self._copies.longest(prompt, lambda kept, _: self._live.way_of(kept, prompt).tokens)
         if copy is None or copy.usable <= tokens:
             return None
         self._copies.touch(copy.handle)
@@ -178,55 +174,13 @@ class PrefixCache:
 
     def _put_back(self, kept: Kept, prompt: Sequence[int]) -> int:
         """Make a copy the live sequence and rewind it for `prompt`; returns the tokens that saves."""
-        self._checkpoints = []
-        if not self._engine.restore(self._seq, kept.state, kept.tokens):
-            self._held = []
-            return 0
-        self._held, self._checkpoints = list(kept.tokens), list(kept.checkpoints)
-        return self._take(self._way_of(kept, prompt), self._request.origin)
-
-    def _take(self, way: Way[State], origin: Origin) -> int:
-        """Go a way on the live sequence as far as the engine does not by itself."""
-        point = way.checkpoint
-        if point is not None:
-            if not self._engine.restore(self._seq, point.handle, self._held[: point.position]):
-                return 0
-            self._request.origin = origin
-        return way.tokens
-
-    def _way_of(self, kept: Kept, prompt: Sequence[int]) -> Way[State]:
-        return self._way(kept.tokens, kept.state.pos_min, kept.checkpoints, prompt)
-
-    def _way(
-        self,
-        held: Sequence[int],
-        pos_min: int,
-        checkpoints: Sequence[Checkpoint[State]],
-        prompt: Sequence[int],
-    ) -> Way[State]:
-        kind = self._engine.facts.memory
-        return best_way(held, prompt, pos_min=pos_min, checkpoints=checkpoints, kind=kind)
-
-    def _validated(self) -> list[int]:
-        """What the sequence holds now; checkpoints of what it no longer holds are dropped."""
-        held = list(self._engine.held(self._seq))
-        self._checkpoints = still_valid(self._checkpoints, self._held, held)
-        self._held = held
-        return held
+        return self._live.take(self._live.way_of(kept, prompt)) if self._live.put_back(kept) else 0
 
     def _copy(self, held: Sequence[int]) -> None:
         """Copy the live sequence, most of which is about to go, if the copy is worth it and not too large."""
-        if len(held) >= FEWEST_COPIED and self._size_bytes() <= self._budget_bytes:
-            kept = self._kept(held)
+        if len(held) >= FEWEST_COPIED and self._live.size_bytes() <= self._budget_bytes:
+            kept = self._live.copy()
             self._copies.insert(kept.tokens, kept, kept.size_bytes)
-
-    def _kept(self, held: Sequence[int]) -> Kept:
-        return Kept(tuple(held), self._engine.save(self._seq), tuple(self._checkpoints))
-
-    def _size_bytes(self) -> int:
-        """About what a copy of the live sequence takes."""
-        used_bytes = kv_use(self._engine, self._seq).used_bytes
-        return used_bytes + sum(checkpoint.size_bytes for checkpoint in self._checkpoints)
 
     def report(self, reused: int) -> PrefixReport:
         """Where the `reused` tokens came from, or why there were none; told once the prefill has begun."""
@@ -247,28 +201,12 @@ class PrefixCache:
         now_s = self._clock()
         if step.done == 0:
             self._request.began_s = now_s
-            self._validated()
+            self._live.held()  # what has been cut off takes its checkpoints along
         elif step.done == step.total >= FEWEST_TIMED:
             self.prefill_s_per_token = (now_s - self._request.began_s) / step.total
         position = step.reused + step.done
         if step.done and position in self._request.marks:
-            self._checkpoint(position)
-
-    def _checkpoint(self, position: int) -> None:
-        """Take a checkpoint, and go on as a later request will that comes back to it.
-
-        A window that has moved on lies in its cells in another order than one that was put back, and sums in
-        another order round otherwise. Put back now, it gives the same prompt the same answer ever after, with
-        the cache or without. (With --swa-full that would forget what the setting is to keep.)
-        """
-        held, facts = self._validated(), self._engine.facts
-        lost = self._engine.pos_min(self._seq)
-        state = self._engine.save(self._seq, partial=True)
-        if state.pos_min > lost and not facts.swa_full and not self._engine.restore(self._seq, state, held):
-            raise EngineFailure("the engine does not take back the state it has just saved")
-        if self._enabled:
-            point = Checkpoint(position, state.pos_min, state.size_bytes, state)
-            self._checkpoints = thinned([*self._checkpoints, point], self._budget_bytes)
+            self._live.checkpoint(position, self._budget_bytes if self._enabled else 0)
 
     def keep(
         self, n_prompt: int, spent_s: float, history: History | None, *, leaving: bool = False
@@ -282,14 +220,14 @@ class PrefixCache:
             leaving: the conversation ends.
         """
         self._spent_s += spent_s
-        held, kind = self._validated(), self._engine.facts.memory
+        held, kind = self._live.held(), self._engine.facts.memory
         wanted = held if history else held[:n_prompt]
         most_s = len(wanted) * self.prefill_s_per_token
         if self._disk is None or not wanted or most_s < LEAST_SAVED_S:
             return
         stored = self._disk.search([*wanted, NO_TOKEN], kind).way.tokens
         saved_s = (len(wanted) - stored) * self.prefill_s_per_token
-        cost = self._disk.cost(self._size_bytes())
+        cost = self._disk.cost(self._live.size_bytes())
         if cost is None:
             return
         total_s = self._spent_s
@@ -298,9 +236,9 @@ class PrefixCache:
         if not pays(saved_s, cost, spent_s=total_s, leaving=leaving):
             return
         if history is None and not forgets(kind):
-            self._engine.rewind(self._seq, n_prompt)
+            self._live.cut(n_prompt)
         began_s = self._clock()
-        kept = self._kept(self._validated())
+        kept = self._live.copy()
         self._spent_s, copied_s = 0.0, self._clock() - began_s
         told = history.dump() if history else ""
         yield from self._disk.keep(kept, self.prefill_s_per_token, told, kind, copied_s, cost)
