@@ -17,8 +17,8 @@ MOST_ACTIVE_PARAMETERS = 15_000_000_000
 slow for an answer to be read as it comes."""
 
 _MXFP4_BITS = 17 * 8 / 32
-"""17 bytes for 32 weights (llama.cpp, ggml-common.h: block_mxfp4). Makers train in it; no model is converted to
-it, so it is not among the quantizations to choose from."""
+"""17 bytes for 32 weights (llama.cpp, ggml-common.h: block_mxfp4). Makers train in it; no model is converted
+to it, so it is not among the quantizations to choose from."""
 
 
 def weights_bytes(model: CatalogueModel) -> int | None:
