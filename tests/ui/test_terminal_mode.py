@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.ui.terminal_mode import input_quiet
+from llmrun.ui.terminal_mode import input_quiet, restore_terminal
 
 
 @pytest.fixture
@@ -45,6 +45,19 @@ def test_modes_are_restored_exactly_also_after_an_error(ends: tuple[int, int]) -
         assert not during[3] & termios.ECHO
         assert during[3] & termios.ISIG
         assert termios.tcgetattr(program) == before
+
+
+def test_a_process_that_ends_in_the_middle_leaves_the_terminal_as_it_was(ends: tuple[int, int]) -> None:
+    _, program = ends
+    before = termios.tcgetattr(program)
+    out = io.StringIO()
+    with input_quiet(program, out.write):
+        restore_terminal()
+        assert termios.tcgetattr(program) == before
+        assert out.getvalue().endswith("l")
+        written = out.getvalue()
+    assert termios.tcgetattr(program) == before
+    assert out.getvalue() == written
 
 
 def test_keys_are_not_echoed_and_wait_for_the_next_reader(ends: tuple[int, int]) -> None:

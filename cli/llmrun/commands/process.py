@@ -78,6 +78,10 @@ def run_guarded(body: Callable[[], object], arguments: Sequence[str]) -> int:
 
 def _end(error: LlmrunError, arguments: Sequence[str], clock: Clock) -> None:
     """End the process with an error of which the library would not return."""
+    from llmrun.ui.terminal_mode import restore_terminal
+
+    with suppress(OSError):
+        restore_terminal()
     status = _report(error, arguments, clock)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -15,6 +15,7 @@ from typing import Any
 
 _PASTE_ON, _PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
 _INPUT_FLAGS, _LOCAL_FLAGS, _CONTROL_CHARACTERS = 0, 3, 6
+_restores: list[Callable[[], None]] = []
 
 
 @contextmanager
@@ -37,6 +38,15 @@ def input_quiet(stdin_fd: int, write: Callable[[str], object] | None = None) -> 
     if not _is_ours(stdin_fd):
         yield
         return
+
+    def restore() -> None:
+        try:
+            if write:
+                write(_PASTE_OFF)
+        finally:
+            _set_modes(stdin_fd, before)
+
+    _restores.append(restore)
     try:
         with _again_after_suspension(lambda: _set_modes(stdin_fd, _quiet(before))):
             _set_modes(stdin_fd, _quiet(before))
@@ -44,11 +54,15 @@ def input_quiet(stdin_fd: int, write: Callable[[str], object] | None = None) -> 
                 write(_PASTE_ON)
             yield
     finally:
-        try:
-            if write:
-                write(_PASTE_OFF)
-        finally:
-            _set_modes(stdin_fd, before)
+        if restore in _restores:
+            _restores.remove(restore)
+            restore()
+
+
+def restore_terminal() -> None:
+    """Undo `input_quiet` now, for a process that is to end in the middle of it."""
+    while _restores:
+        _restores.pop()()
 
 
 @contextmanager
