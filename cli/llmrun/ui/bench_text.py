@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmrun.bench_report import BenchReport, LeverGain, Record, Verdict
+from llmrun.bench_report import BenchReport, LeverGain, Record, RequestTimes, Verdict
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -31,8 +31,10 @@ def measured_text(record: Record) -> str:
 
 
 def summary(report: BenchReport) -> list[str]:
-    """Bandwidth, intensity, verdicts, and what the marks mean, a sentence each."""
-    lines = list(filter(None, map(_bandwidth, _decodes(report)[:1])))
+    """Requests, memory, bandwidth, intensity, verdicts, and what the marks mean, a sentence each."""
+    lines = [_request(record.test.name, record.request) for record in report.records if record.request]
+    lines += _memory(report)
+    lines += list(filter(None, map(_bandwidth, _decodes(report)[:1])))
     lines += [_intensity(record) for record in _prefills(report)[:1]]
     for verdict in report.verdicts:
         lines += _verdict(verdict)
@@ -44,6 +46,32 @@ def summary(report: BenchReport) -> list[str]:
         why = "the run was interrupted" if report.failure is None else one_line(report.failure.message)
         lines.append(f"incomplete: {why}")
     return lines
+
+
+def _request(name: str, times: RequestTimes) -> str:
+    """What a user waits for."""
+    parts = (
+        ("queue", times.queue_s), ("tokenise", times.tokenize_s), ("prefill", times.prefill_s),
+        ("first sample", times.first_sample_s),
+    )  # fmt: skip
+    split = ", ".join(f"{part} {format_seconds(time_s)}" for part, time_s in parts)
+    said = f"{name}: TTFT {format_seconds(times.ttft_s)} ({split})"
+    if times.itl is not None:
+        itl = times.itl
+        shares = (("p50", itl.p50_s), ("p90", itl.p90_s), ("p99", itl.p99_s), ("max", itl.max_s))
+        percentiles = ", ".join(f"{share} {format_seconds(time_s)}" for share, time_s in shares)
+        said += f"; ITL {format_seconds(itl.mean_s)} ({percentiles})"
+    return f"{said}; total {format_seconds(times.total_s)}"
+
+
+def _memory(report: BenchReport) -> list[str]:
+    """The most of any test; of devices only where one holds something."""
+    held = [r.memory.peak_rss_bytes for r in report.records if r.memory.peak_rss_bytes is not None]
+    devices = [r.memory.peak_device_bytes for r in report.records if r.memory.peak_device_bytes]
+    if not held:
+        return []
+    beside = f", {format_bytes(max(devices))} on other devices" if devices else ""
+    return [f"most memory of the process: {format_bytes(max(held))}{beside}"]
 
 
 def _decodes(report: BenchReport) -> list[Record]:
