@@ -345,6 +345,21 @@ def test_a_failure_keeps_what_was_measured_before(machine: Machine, monkeypatch:
         machine.run(n_gen=(0,), n_parallel=(4,))
 
 
+def test_the_machine_cools_down_before_each_test(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[tuple[float | None, int]] = []
+
+    def wait(timeout: float | None = None) -> bool:
+        waits.append((timeout, len(machine.ticks)))
+        return len(waits) == 4
+
+    monkeypatch.setattr(machine.stop.cancelled, "wait", wait)
+    report = machine.run(prompt="x" * 8, n_prompt=(64,), n_gen=(8,), delay_s=7.0)
+    prompt, output = 2 * 3, 1 + 2 * 8
+    request = 3 * (1 + 8)
+    assert waits == [(7.0, n) for n in (0, prompt, prompt + output, prompt + output + request)]
+    assert (len(report.records), report.complete) == (3, False)
+
+
 def test_requests_take_the_length_of_the_output_tests(machine: Machine) -> None:
     report = machine.run(prompt="x", n_prompt=(0,), n_gen=(4, 8))
     assert [r.test.n_gen for r in report.records if r.test.kind == "e2e"] == [4, 4, 8, 8]

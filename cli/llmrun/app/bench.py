@@ -181,6 +181,8 @@ class _Run:
     ) -> Generator[BenchEvent, None, None]:
         plan = self.request.plan
         reset_peak()
+        if plan.delay_s and self.stop.cancelled.wait(plan.delay_s):
+            raise Interrupted("interrupted")
         unmeasured = int(plan.warmup or cache == "cached")
         flags: tuple[str, ...] = ()
         watch = self.tools.watch()

@@ -40,7 +40,7 @@ class TimeLeft:
             made = test.n_parallel * test.n_gen * rounds
             if (read and prompt is None) or (made and output is None):
                 return None
-            total += 0.0 if begun or test.kind == "e2e" else self._delay_s
+            total += 0.0 if begun else self._delay_s
             total += read / prompt if prompt else 0.0
             total += made / output if output else 0.0
         return total
