@@ -40,11 +40,13 @@ class KeptModel:
 @dataclass(frozen=True, slots=True)
 class Library:
     """All models on this machine, by name. `hub_cache` is the folder that tools share, `size_bytes` what the
-    models take; contents that several share count once."""
+    models take; contents that several share count once. `readable` is false where the folder is
+    there and cannot be looked into."""
 
     models: tuple[KeptModel, ...]
     hub_cache: Path
     size_bytes: int
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,14 @@ class TestList:
             paths["m-Q8_0.gguf"].unlink()
         assert [model["name"] for model in in_hub(cli)] == ["user/sound:Q8_0"]
 
+    def test_a_cache_that_cannot_be_read_is_told(self, cli: Cli, hub: Path) -> None:
+        assert cli.here("list").err == ""
+        hub.write_text("a file where the folder should be")
+        for flags in ((), ("--json",)):
+            ended = cli.here("list", *flags)
+            assert (ended.status, str(hub) in ended.err.replace("\n", "")) == (0, True)
+            assert "smollm2-135m" in ended.text
+
     def test_kinds_are_told(self, cli: Cli, hub: Path, tmp_path: Path, content: bytes) -> None:
         fill_cache(
             hub,

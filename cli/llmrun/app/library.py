@@ -47,7 +47,9 @@ def library() -> Library:
     found = [model for repo in cached_repos() for model in _of_repo(repo, catalogue)]
     found += _of_packages(catalogue)
     models = tuple(sorted(found, key=lambda m: (m.repo or m.name, m.name)))
-    return Library(models, hub_cache_dir(), _taken_bytes(models))
+    root = hub_cache_dir()
+    readable = os.access(root, os.R_OK | os.X_OK) or not os.path.lexists(root)
+    return Library(models, root, _taken_bytes(models), readable)
 
 
 def _taken_bytes(models: Sequence[KeptModel]) -> int:

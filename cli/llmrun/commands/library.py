@@ -19,10 +19,11 @@ def list_models(
     """
     from llmrun.app.library import library
     from llmrun.documents import dump
-    from llmrun.ui.library_view import print_library
+    from llmrun.ui.library_view import print_library, print_unreadable
     from llmrun.ui.streams import Streams
 
     streams, found = Streams.of_process(), library()
+    print_unreadable(streams, found)
     if json:
         from llmrun.library_documents import list_document
 

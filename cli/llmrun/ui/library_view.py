@@ -32,6 +32,13 @@ def print_library(streams: Streams, library: Library) -> None:
     streams.write_text("".join(f"{line}\n" for line in lines))
 
 
+def print_unreadable(streams: Streams, library: Library) -> None:
+    """A warning where the Hub cache could not be looked into."""
+    if not library.readable:
+        streams.err.write(f"warning: the Hub cache {one_line(str(library.hub_cache))} cannot be read\n")
+        streams.err.flush()
+
+
 def _lines(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
     """As many columns as there is room for; where names alone fill the line, figures go below them."""
     for shown in ((0, 1, 2, 3, 4, 5), (0, 2, 3, 4), (0, 2, 3)):
