@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llmrun.gguf.reader import read_header
+from llmrun.units import format_bytes
 
 from tests.support.archs import write_arch, write_split
 from tests.support.cli import Ended
@@ -89,6 +90,11 @@ class TestChoosing:
         assert bodies <= 2
         assert offers(online, "-c", "4096")["received_bytes"] == 0
         assert len(online.server.bodies()) == bodies
+
+    def test_what_the_table_cost_is_told(self, online: Online, family: dict[str, Path]) -> None:
+        first, second = (online("pull", REPO, "--list").text for _ in range(2))
+        assert f"{format_bytes(online.server.sent())} received" in first
+        assert "received" not in second
 
     def test_memory_of_the_others_follows_from_the_one_header(
         self, online: Online, family: dict[str, Path]

@@ -46,11 +46,12 @@ def offers_text(offers: Offers, columns: int) -> str:
         f"KV cache of {format_tokens(offers.n_ctx)} at {types}: {format_bytes(offers.kv_bytes)}, "
         "the same for all"
     )
+    moved = f"{format_bytes(offers.received_bytes)} received for this" if offers.received_bytes else ""
     wide, middle = columns >= _WIDE, columns >= _MIDDLE
     head = ["", "", "name", "size"]
     head += (["bits"] if middle else []) + (["memory"] if wide else []) + ["fits", ""]
     rows = [head, *(_row(offers, index, wide=wide, middle=middle) for index in range(len(offers.quants)))]
-    lines = [line for text in (about, cache) for line in wrap(text, columns - 1)]
+    lines = [line for text in (about, cache, moved) for line in wrap(text, columns - 1)]
     return "\n".join([*lines, *aligned(rows)]) + "\n"
 
 
