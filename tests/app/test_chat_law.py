@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,7 +43,7 @@ FORGETFUL = (
 """A template that leaves parts of earlier answers out."""
 
 COMMANDS = ["say"] * 6 + ["regen", "undo", "edit", "clear", "load", "model", "resume", "stop"]
-STEPS = 10
+STEPS = 14
 
 
 class Monkey:
@@ -77,7 +78,7 @@ class Monkey:
         return chat
 
     def words(self) -> str:
-        count = self.random.choice([2, 9, 30, 60])
+        count = self.random.choice([2, 9, 30, 50])
         return "".join(f" {chr(97 + self.random.randrange(4))}{chr(97 + i % 26)}" for i in range(count))
 
     def do(self, command: str) -> Iterator[Event]:
@@ -105,12 +106,30 @@ class Monkey:
                 self.chat = self.open(turns, chat.model.path)
         return iter(())
 
+    def close(self) -> None:
+        self.chat.close()
+
     def stopped(self, events: Iterator[Event]) -> None:
         """Ctrl-C at a random event."""
         at = self.random.randint(1, 12)
-        for number, _ in enumerate(events):
-            if number == at:
-                self.stop.press()
+        with suppress(PromptTooLong):
+            for number, _ in enumerate(events):
+                if number == at:
+                    self.stop.press()
+
+
+class Cold:
+    """Contexts that were large from the start and never saw anything else."""
+
+    def __init__(self, models: list[Path]) -> None:
+        self._engines = {str(path): open_llama(path, **EXACT, n_ctx=2048, n_ubatch=16) for path in models}
+
+    def logits(self, model: str, tokens: list[int]) -> list[float]:
+        return run_one(self._engines[model], tokens).logits
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
 
 
 def answered(events: Iterator[Event]) -> Completion | None:
@@ -139,23 +158,19 @@ def test_any_commands_in_any_order_change_no_token(
 
     monkeypatch.setattr(LlamaEngine, "run", noted_run)
     monkey = Monkey(tmp_path, arch, seed)
-    cold = {str(path): open_llama(path, **EXACT, n_ctx=2048, n_ubatch=16) for path in monkey.models}
     reused = 0
-    for _ in range(STEPS):
-        command = monkey.random.choice(COMMANDS)
-        events = monkey.do(command)
-        if command == "stop":
-            monkey.stopped(events)
-            continue
-        completion = answered(events)
-        if completion is None:
-            continue
-        held, start = list(used[-1].held(0)), completion.stats.prompt_tokens
-        reused += completion.stats.cached_tokens
-        for end in range(start, len(held)):
-            logits = run_one(cold[monkey.chat.model.path], held[:end]).logits
-            assert max(logits) - logits[held[end]] < NOISE[arch], (command, end - start)
-    monkey.chat.close()
-    for engine in cold.values():
-        engine.close()
+    with closing(monkey), closing(Cold(monkey.models)) as cold:
+        for command in ("say", "regen", *monkey.random.choices(COMMANDS, k=STEPS)):
+            events = monkey.do(command)
+            if command == "stop":
+                monkey.stopped(events)
+                continue
+            completion = answered(events)
+            if completion is None:
+                continue
+            held, start = list(used[-1].held(0)), completion.stats.prompt_tokens
+            reused += completion.stats.cached_tokens
+            for end in range(start, len(held)):
+                logits = cold.logits(monkey.chat.model.path, held[:end])
+                assert max(logits) - logits[held[end]] < NOISE[arch], (command, end - start)
     assert reused
