@@ -16,6 +16,7 @@ from llmrun.app.loading import OpenRequest, open_model
 from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS
 from llmrun.errors import DoesNotFit
 
+from tests.support.bad import OTHER_KINDS
 from tests.support.cli import Cli, Ended, strict_json
 from tests.support.puppet import write_puppet
 from tests.support.rpc import rpc_server
@@ -211,6 +212,17 @@ def test_refusals_come_before_anything_is_measured(
 ) -> None:
     ended = cli.here("bench", model, *arguments)
     assert (ended.status, ended.out) == (status, b"")
+    assert not (cli.data_dir / "bench.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", ["bert", "clip", "adapter"])
+def test_what_generates_no_text_is_refused_before_others_are_measured(
+    cli: Cli, model: Path, tmp_path: Path, kind: str
+) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(OTHER_KINDS[kind])
+    ended = cli.here("bench", model, other, *SMALL)
+    assert (ended.status, ended.out) == (4, b"")
     assert not (cli.data_dir / "bench.jsonl").exists()
 
 
