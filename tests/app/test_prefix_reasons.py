@@ -29,6 +29,7 @@ PROMPT = tokens("Once upon a time")
     ("missed", "kind", "words"),
     [
         (Missed(PROMPT, 0), FULL, "nothing stored"),
+        (Missed(PROMPT, 0, off=True), FULL, "the prefix cache is off"),
         (Missed(PROMPT, 0, tokens("Twice"), 0), FULL, 'differs from token 1 ("Twice" against "Once upon a "'),
         (Missed(PROMPT, 0, tokens("Once more"), 5), WINDOW, "the sliding window has passed token 5"),
         (Missed(PROMPT, 0, tokens("Once more"), 5), RECURRENT, "the model's state cannot go back to token 5"),

@@ -97,7 +97,8 @@ class PrefixCache:
         live = self._live.way(prompt)
         held = self._live.held()
         common = common_prefix(held, prompt)
-        missed = Missed(prompt, 0, held or None, common, rewritten=goes_on and common < len(held))
+        rewritten, off = goes_on and common < len(held), not self._enabled
+        missed = Missed(prompt, 0, held or None, common, rewritten=rewritten, off=off)
         self._request = request = _Request(missed)
         copy = self._best_copy(prompt, live.tokens)
         known = copy.usable if copy else live.tokens

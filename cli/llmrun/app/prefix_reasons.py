@@ -22,6 +22,7 @@ class Missed:
     `nearest` is the stored sequence that shares most with it, `common` tokens; None if nothing was stored.
     `other_settings` names what was set otherwise when a longer prefix was stored, `damaged`: a stored state
     could not be read, `rewritten`: the conversation only went on, so that the template changed its past.
+    `off`: nothing was looked for beside the live sequence.
     """
 
     prompt: Sequence[int]
@@ -31,6 +32,7 @@ class Missed:
     other_settings: str = ""
     damaged: bool = False
     rewritten: bool = False
+    off: bool = False
 
 
 def difference(missed: Missed, piece: Callable[[int], bytes]) -> Difference | None:
@@ -61,7 +63,7 @@ def miss_reason(missed: Missed, found: Difference | None, kind: MemoryKind) -> s
     if missed.other_settings:
         return f"settings changed: {missed.other_settings}"
     if missed.nearest is None:
-        return "nothing stored"
+        return "the prefix cache is off" if missed.off else "nothing stored"
     if found is not None and missed.common == 0:
         return _differs(found)
     if missed.common and kind.n_swa:
