@@ -233,6 +233,9 @@ def test_speeds_are_remembered_each_for_itself(store: SnapshotStore) -> None:
     store.measured(Speeds(write=5.0))
     store.measured(Speeds(read=7.0))
     assert store.speeds() == Speeds(5.0, 7.0)
+    store.measured(Speeds(write=1.0))  # a busy moment
+    store.measured(Speeds(read=70.0))
+    assert store.speeds() == Speeds(2.5, 70.0)
     (store.folder / "speeds.json").write_text('{"write": "x"}')
     assert store.speeds() == Speeds()
 

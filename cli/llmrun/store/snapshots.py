@@ -217,11 +217,15 @@ class SnapshotStore:
             return Speeds()
 
     def measured(self, speeds: Speeds) -> None:
-        """Remember speeds; those that are 0 stay as they were."""
+        """Remember speeds; those that are 0 stay as they were. One slow moment halves a speed at most."""
         if not any(astuple(speeds)):
             return
         before = self.speeds()
-        record = {name: speed or getattr(before, name) for name, speed in asdict(speeds).items()}
+        known = asdict(before)
+        record = {
+            name: max(speed, known[name] / 2) if speed else known[name]
+            for name, speed in asdict(speeds).items()
+        }
         temporary = self.folder / f"{secrets.token_hex(8)}{_UNFINISHED}"
         with suppress(OSError):
             temporary.write_text(json.dumps(record), encoding="utf-8")
