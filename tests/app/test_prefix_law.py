@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmrun.app.prefix_cache import PrefixCache
-from llmrun.app.prefix_disk import DiskPrefixes, layout_settings
+from llmrun.app.prefix_disk import DiskPrefixes
+from llmrun.app.prefix_settings import layout_settings
 from llmrun.chat.turns import History
-from llmrun.engine.api import Job, PrefillStep, TokenStep
+from llmrun.engine.api import ContextParams, Job, PrefillStep, TokenStep
 from llmrun.engine.llama import LlamaEngine
+from llmrun.engine.scripted import Script, ScriptedEngine
 from llmrun.events import PrefixReport
 from llmrun.store.model_digest import ModelFiles
 from llmrun.store.snapshots import SnapshotStore
@@ -243,3 +246,14 @@ def test_nothing_is_kept_beside_the_live_sequence_where_that_is_not_wanted(
     assert answer(cache, engine, prompt, (10,), 3)[2] == 0
     assert list(cache.keep(len(prompt), 1.0, None)) == []
     assert not store.folder.exists()
+
+
+def test_another_build_of_the_library_is_another_setting(tmp_path: Path) -> None:
+    """Builds of a changed source may tell one version; so may one in another place, which is the same."""
+    facts = ScriptedEngine(Script([[""]]), ContextParams()).facts
+    sizes = {"here": 10, "elsewhere": 10, "rebuilt": 11}
+    told = {}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(bytes(size))
+        told[name] = layout_settings(replace(facts, library=str(tmp_path / name)), {})
+    assert told["here"] == told["elsewhere"] != told["rebuilt"]

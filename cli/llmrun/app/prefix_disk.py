@@ -17,8 +17,9 @@ from pathlib import Path
 from llmrun.app.host_memory import host_memory
 from llmrun.app.loading import Opened
 from llmrun.app.prefix_memory import Kept
+from llmrun.app.prefix_settings import layout_settings, rope_settings, what_changed
 from llmrun.config.views import ContextSettings
-from llmrun.engine.api import EngineFacts, State
+from llmrun.engine.api import State
 from llmrun.errors import WriteFailure
 from llmrun.events import Notice
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way
@@ -36,8 +37,6 @@ from llmrun.store.patience import GaveUp, Patience
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot
 from llmrun.store.snapshots import LARGEST_SHARE, SnapshotStore, Speeds
 from llmrun.units import GIB, MIB
-
-ROPE_SETTINGS = ("rope_scaling", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx")
 
 OTHER_SETTINGS_TOKENS = 32
 """So many tokens must be in common before "settings changed" explains a miss: templates begin alike."""
@@ -93,7 +92,7 @@ class DiskPrefixes:
         for snapshot in found.snapshots:
             common = common_prefix(snapshot.tokens, prompt)
             if snapshot.settings != here:
-                others.append((common, _changed(snapshot.settings, here)))
+                others.append((common, what_changed(snapshot.settings, here)))
                 continue
             if search.nearest is None or common > search.common:
                 search = replace(search, nearest=snapshot, common=common)
@@ -248,27 +247,6 @@ def _rewinds(kind: MemoryKind) -> bool:
     return not kind.n_swa and not kind.recurrent
 
 
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """What differs between two sets of settings, in words."""
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return ", ".join(f"{n} was {before.get(n, 'not set')}, is {now.get(n, 'not set')}" for n in names)
-
-
-def layout_settings(facts: EngineFacts, rope: Mapping[str, object]) -> dict[str, str]:
-    """What the meaning of a sequence's K/V depends on besides the model."""
-    return {
-        "engine": facts.identity.build or facts.library,
-        "n_ctx": str(facts.n_ctx_seq),
-        "n_parallel": str(facts.n_seq),
-        "kv_unified": str(facts.kv_unified),
-        "type_k": facts.type_k,
-        "type_v": facts.type_v,
-        "flash_attn": facts.flash_attn,
-        "swa_full": str(facts.swa_full),
-        **{name: str(value) for name, value in rope.items()},
-    }
-
-
 def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
     """Those of an open model; None where its settings allow none."""
     context = opened.settings.context
@@ -280,10 +258,13 @@ def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
     ):
         return None
     store = prefix_store(opened.prefix_folder, context)
-    rope = {name: getattr(context, name) for name in ROPE_SETTINGS}
     title = f"{opened.info.name or opened.files.paths[0].name} {opened.info.quant}"
     return DiskPrefixes(
-        store, opened.files, lambda: layout_settings(opened.engine.facts, rope), title, opened.stopped
+        store,
+        opened.files,
+        lambda: layout_settings(opened.engine.facts, rope_settings(context)),
+        title,
+        opened.stopped,
     )
 
 
