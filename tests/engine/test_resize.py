@@ -15,6 +15,7 @@ from llmrun.engine.context import Context
 from llmrun.engine.llama import LlamaEngine, open_engine
 from llmrun.errors import DoesNotFit, EngineFailure
 
+from tests.support.alone import alone
 from tests.support.archs import write_arch
 from tests.support.engines import EXACT, distance, open_llama, run_one
 from tests.support.rpc import rpc_server
@@ -98,7 +99,11 @@ def open_offloaded(path: Path, server: str, n_ctx: int) -> LlamaEngine:
 
 
 def test_a_cache_on_another_device_moves_by_way_of_main_memory(tmp_path: Path) -> None:
-    path = write_arch(tmp_path / "m.gguf", "llama", n_layer=4)
+    alone(grow_on_a_server, write_arch(tmp_path / "m.gguf", "llama", n_layer=4))
+
+
+def grow_on_a_server(model: str) -> None:
+    path = Path(model)
     with rpc_server() as server, rpc_server() as other:
         with closing(open_offloaded(path, server, N_CTX)) as engine:
             first = run_one(engine, PROMPT, max_tokens=4)
