@@ -267,6 +267,16 @@ class TestTheCacheChangesNoAnswer:
         assert cached[0] == 0
         assert min(cached[1:]) > 0
 
+    @pytest.mark.slow
+    def test_the_same_command_gives_the_same_logits_of_a_quantized_model(self, caching: Cli) -> None:
+        text = " ".join(f"Line {number} of the report says that all is well." for number in range(40))
+        words = ("run", str(smollm2_path()), *GREEDY, "-n", "8", "--logprobs", "1", "--json", text)
+        cold = caching.here(*words, "--no-prefix-cache").document
+        runs = [caching.here(*words).document for _ in range(3)]
+        assert runs[-1]["prefix_cache"]["disk_tokens"] == runs[-1]["usage"]["prompt_tokens"] - 1
+        for document in runs:
+            assert document["logprobs"] == cold["logprobs"]
+
 
 # a full disk, and a folder that cannot be written, touch no answer
 class TestNoRoom:
