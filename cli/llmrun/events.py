@@ -133,7 +133,7 @@ class GenerationStats:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a prompt parts from the stored sequence most like it: after `token` tokens, which end in `before`.
+    """Where a prompt parts from the stored sequence most like it: after `token` tokens ending in `before`.
 
     `stored` and `prompt` are the texts that follow on either side; each is cut short and safe to show.
     """
