@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from llmrun.app import offload
-from llmrun.app.attention import attention_off_gpus
-from llmrun.app.host_memory import HostMemory
-from llmrun.app.memory_plan import memory_plan
+from llmrun.app.memory import offload
+from llmrun.app.memory.attention import attention_off_gpus
+from llmrun.app.memory.host_memory import HostMemory
+from llmrun.app.memory.memory_plan import memory_plan
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import Device
 from llmrun.engine.flash import AttentionShape, TypePair

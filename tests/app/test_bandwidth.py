@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.app import bandwidth
-from llmrun.app.bandwidth import ReadBandwidth, read_bandwidth
-from llmrun.app.machine import Watch
+from llmrun.app.bench import bandwidth
+from llmrun.app.bench.bandwidth import ReadBandwidth, read_bandwidth
+from llmrun.app.bench.machine import Watch
 from llmrun.bench.disturbance import Disturbance
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from llmrun.app.bandwidth import ReadBandwidth
-from llmrun.app.bench import BenchEvent, bench
-from llmrun.app.bench_keep import BenchRequest, Instruments
-from llmrun.app.machine import Watch
+from llmrun.app.bench.bandwidth import ReadBandwidth
+from llmrun.app.bench.keep import BenchRequest, Instruments
+from llmrun.app.bench.machine import Watch
+from llmrun.app.bench.run import BenchEvent, bench
 from llmrun.app.worker import Stop
 from llmrun.bench.disturbance import Usage
 from llmrun.bench.plan import BenchPlan
-from llmrun.bench_report import BenchFinished, BenchProgress, BenchReport, Measured, Record
 from llmrun.engine.api import ContextParams, Engine, ModelParams
 from llmrun.engine.scripted import Script, ScriptedEngine, scripted_factory
 from llmrun.errors import (
@@ -30,6 +29,7 @@ from llmrun.errors import (
 )
 from llmrun.events import Notice
 from llmrun.journal.bench import bench_history, bench_runs
+from llmrun.reports.bench import BenchFinished, BenchProgress, BenchReport, Measured, Record
 
 from tests.support.requests import Desk, SetClock
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmrun.app.cache_bytes import exact_blocks
+from llmrun.app.answer.cache_bytes import exact_blocks
 from llmrun.engine.api import ContextParams, EngineFacts, ModelParams
 from llmrun.engine.llama import LlamaEngine, open_engine
 from llmrun.engine.probe.account import account

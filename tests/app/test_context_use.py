@@ -20,7 +20,9 @@ def context(chat: Chat, text: str) -> ContextUse | None:
 
 
 def watched(desk: Desk, **flags: object) -> Chat:
-    return desk.chat([["one"], ["two"]], None, watched=True, n_ctx=CAPACITY, max_tokens=20, **flags)
+    return desk.chat(
+        [["one"], ["two"]], None, watched=True, n_ctx_train=8192, n_ctx=CAPACITY, max_tokens=20, **flags
+    )
 
 
 @pytest.mark.parametrize("system", ["", "s", "user", "Be brief. 日本"])

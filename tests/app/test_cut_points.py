@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrun.app.cut_points import cut_points
+from llmrun.app.prefixes.cut_points import cut_points
 from llmrun.app.prompt_input import document_ends, join_prompt
 from llmrun.chat.messages import Message
 

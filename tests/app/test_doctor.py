@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from llmrun.app.bandwidth import ReadBandwidth
-from llmrun.app.doctor import DoctorRequest, examine, reach_hub
-from llmrun.app.doctor_engine import EngineProbes
-from llmrun.app.doctor_machine import MachineProbes, cpu_finding
-from llmrun.app.gpus import PresentGpu, present_gpus
-from llmrun.app.host_memory import HostMemory
-from llmrun.doctor_report import DoctorReport, Finding
+from llmrun.app.bench.bandwidth import ReadBandwidth
+from llmrun.app.doctor.engine import EngineProbes
+from llmrun.app.doctor.gpus import PresentGpu, present_gpus
+from llmrun.app.doctor.machine import MachineProbes, cpu_finding
+from llmrun.app.doctor.run import DoctorRequest, examine, reach_hub
+from llmrun.app.memory.host_memory import HostMemory
 from llmrun.engine.api import GpuLayers
 from llmrun.engine.bindings import Device
 from llmrun.engine.selfcheck import EngineBuild
 from llmrun.errors import DoesNotFit, EngineFailure, NetworkFailure
+from llmrun.reports.doctor import DoctorReport, Finding
 from llmrun.units import GIB, MIB
 
 from tests.support.hub import loopback_hub

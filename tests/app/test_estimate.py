@@ -12,22 +12,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmrun.app import estimate_model
-from llmrun.app.bandwidth import ReadBandwidth
-from llmrun.app.bench_subject import header_digest
-from llmrun.app.estimate import EstimateRequest, estimate
-from llmrun.app.estimate_model import writing_system
+from llmrun.app.bench.bandwidth import ReadBandwidth
+from llmrun.app.bench.subject import header_digest
+from llmrun.app.estimate import model as estimate_model
+from llmrun.app.estimate.model import writing_system
+from llmrun.app.estimate.run import EstimateRequest, estimate
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
 from llmrun.engine.bindings import Device
 from llmrun.engine.scripted import Script, scripted_factory
 from llmrun.errors import EngineFailure, UsageError
-from llmrun.estimate_report import EstimateReport, Lever
 from llmrun.events import Notice
 from llmrun.gguf.reader import read_header
 from llmrun.journal.bench import log_bench
 from llmrun.journal.lines import append
 from llmrun.metrics.clock import process_clock
+from llmrun.reports.estimate import EstimateReport, Lever
 
 from tests.support.models import smollm2_path
 

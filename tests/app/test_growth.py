@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.app import growth, plan
+from llmrun.app import plan
+from llmrun.app.answer import growth
+from llmrun.app.answer.growth import Growth
 from llmrun.app.chat import Chat
-from llmrun.app.growth import Growth
-from llmrun.app.offload import Budget
+from llmrun.app.memory.offload import Budget
 from llmrun.engine.api import CacheBlock, ContextParams, EngineFacts
 from llmrun.engine.scripted import Script, ScriptedEngine
 from llmrun.events import Notice

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from llmrun.app.host_memory import HostMemory, bounded, host_memory
+from llmrun.app.memory.host_memory import HostMemory, bounded, host_memory
 from llmrun.units import GIB, MIB
 
 SYSTEM = HostMemory(64 * GIB, 40 * GIB)

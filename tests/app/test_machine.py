@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmrun.app.machine import Watch, throttle_events, usage_now, waiting_seconds
+from llmrun.app.bench.machine import Watch, throttle_events, usage_now, waiting_seconds
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.app import offload
-from llmrun.app.host_memory import HostMemory
-from llmrun.app.offload import Budget, LoadPlan
+from llmrun.app.memory import offload
+from llmrun.app.memory.host_memory import HostMemory
+from llmrun.app.memory.offload import Budget, LoadPlan
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import Device
 from llmrun.errors import DoesNotFit, UsageError

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrun.app.prefix_cache import PrefixCache
-from llmrun.app.prefix_disk import DiskPrefixes
-from llmrun.app.prefix_settings import layout_settings
+from llmrun.app.prefixes.cache import PrefixCache
+from llmrun.app.prefixes.disk import DiskPrefixes
+from llmrun.app.prefixes.settings import layout_settings
 from llmrun.chat.turns import History
 from llmrun.engine.api import ContextParams, Job, PrefillStep, TokenStep
 from llmrun.engine.llama import LlamaEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmrun.app.prefix_reasons import Missed, difference, miss_reason
+from llmrun.app.prefixes.reasons import Missed, difference, miss_reason
 from llmrun.prefix.reuse import MemoryKind
 
 FULL, WINDOW, RECURRENT = MemoryKind(), MemoryKind(n_swa=8), MemoryKind(recurrent=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmrun.app.rates import from_bench, from_log, measure
+from llmrun.app.estimate.rates import from_bench, from_log, measure
 from llmrun.bench.estimate import RateCurve
 from llmrun.engine.api import ContextParams, FeedResult
 from llmrun.engine.scripted import Script, ScriptedEngine

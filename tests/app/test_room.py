@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from llmrun.app import offload
-from llmrun.app.host_memory import HostMemory
+from llmrun.app.memory import offload
+from llmrun.app.memory.host_memory import HostMemory
 from llmrun.engine.api import ContextParams, ModelParams
 from llmrun.engine.bindings import Device
 from llmrun.errors import DoesNotFit

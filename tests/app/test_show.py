@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.app.show import show_model
-from llmrun.documents import dump, show_document
+from llmrun.app.library.show import show_model
+from llmrun.documents.models import show_document
+from llmrun.documents.requests import dump
 from llmrun.errors import NotAModel
 from llmrun.gguf.hparams import memory_facts
 from llmrun.gguf.reader import read_header
 from llmrun.memory.cache import cache_sizes
 from llmrun.memory.plan import MemoryPlan
-from llmrun.model_report import ArraySummary, ModelReport
+from llmrun.reports.model import ArraySummary, ModelReport
 
 from tests.support import bad
 from tests.support.archs import ARCHS, write_arch

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.app.size_text import parse_device, parse_size
+from llmrun.app.memory.size_text import parse_device, parse_size
 from llmrun.errors import UsageError
 from llmrun.units import GIB, KIB, MIB
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.app import host_memory
 from llmrun.app.chat import Chat
-from llmrun.app.host_memory import HostMemory
+from llmrun.app.library.suggest import best_fit, suggestion, weights_bytes
 from llmrun.app.loading import OpenRequest
-from llmrun.app.suggest import best_fit, suggestion, weights_bytes
+from llmrun.app.memory import host_memory
+from llmrun.app.memory.host_memory import HostMemory
 from llmrun.app.worker import Stop
 from llmrun.config.resources import catalogue_path
 from llmrun.engine.scripted import Script

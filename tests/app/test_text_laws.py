@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from llmrun.documents import completion_document, stream_record
+from llmrun.documents.requests import completion_document, stream_record
 
 from tests.support.requests import Answered, Desk
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from llmrun.app.devices import DeviceProbe
-from llmrun.app.host_memory import HostMemory
+from llmrun.app.memory.devices import DeviceProbe
+from llmrun.app.memory.host_memory import HostMemory
+from llmrun.app.memory.vram import Numbers, VramRequest, vram_report
+from llmrun.app.memory.vram_values import grid_contexts
 from llmrun.app.settings import SettingSources
-from llmrun.app.vram import Numbers, VramRequest, vram_report
-from llmrun.app.vram_values import grid_contexts
 from llmrun.engine.bindings import Device
 from llmrun.errors import DoesNotFit, EngineFailure, ModelNotFound, NetworkFailure, NotAModel, UsageError
 from llmrun.memory.plan import Buckets
+from llmrun.reports.vram import BUCKETS, DeviceUse, VramReport
 from llmrun.units import GIB, MIB
-from llmrun.vram_report import BUCKETS, DeviceUse, VramReport
 
 from tests.support import bad
 from tests.support.models import gemma_path, smollm2_path
@@ -330,7 +330,7 @@ def test_what_even_a_dry_run_has_no_room_for_is_answered_by_the_formula(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recurrent state is allocated in a dry run, too; here main memory is said to have none."""
-    monkeypatch.setattr("llmrun.app.vram_estimate.host_memory", lambda: HostMemory(GIB, 100))
+    monkeypatch.setattr("llmrun.app.memory.vram_estimate.host_memory", lambda: HostMemory(GIB, 100))
     path = write_tiny(tmp_path / "m.gguf", "mamba")
     report = report_of(path, flags={"n_ctx": "512"}, exact=True)
     (warning,) = report.warnings

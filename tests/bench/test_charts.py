@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmrun.bench.charts import charts
-from llmrun.bench_report import Chart
+from llmrun.reports.bench import Chart
 
 from tests.support.bench import pp, tg
 

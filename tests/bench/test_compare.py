@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmrun.bench.compare import compare
 from llmrun.bench.records import record_document
-from llmrun.bench_report import Comparison, Record
+from llmrun.reports.bench import Comparison, Record
 
 from tests.support.bench import pp, tg
 

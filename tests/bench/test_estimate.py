@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrun.bench.estimate import RateCurve, RatePoint, Request, StepBytes, batched, levers
-from llmrun.estimate_report import Ceiling, Lever
+from llmrun.reports.estimate import Ceiling, Lever
 
 RATES = st.floats(0.01, 1e6)
 COUNTS = st.integers(0, 200_000)

@@ -11,7 +11,7 @@ import pytest
 
 from llmrun.bench import export
 from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS, record_document
-from llmrun.bench_report import BenchReport, BenchTest, Record, Traffic
+from llmrun.reports.bench import BenchReport, BenchTest, Record, Traffic
 
 from tests.support.bench import TIMES, pp, record, tg
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmrun.bench.left import TimeLeft
-from llmrun.bench_report import BenchTest
+from llmrun.reports.bench import BenchTest
 
 PP, TG = BenchTest("pp", 100, 0), BenchTest("tg", 0, 10)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmrun.bench.plan import BenchPlan
-from llmrun.bench_report import BenchTest
+from llmrun.reports.bench import BenchTest
 
 
 def names(plan: BenchPlan) -> list[str]:

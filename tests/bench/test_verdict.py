@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmrun.bench.verdict import verdicts
-from llmrun.bench_report import BenchTest, LeverGain, Record, Traffic, Verdict
+from llmrun.reports.bench import BenchTest, LeverGain, Record, Traffic, Verdict
 
 from tests.support.bench import TIMES, pp, record, tg
 

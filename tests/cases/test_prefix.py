@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from llmrun.app.answer.turn import Ask, Turns
 from llmrun.app.chat import Chat
 from llmrun.app.loading import OpenRequest
 from llmrun.app.settings import SettingSources
-from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
 from llmrun.engine.scripted import Script
 from llmrun.events import Completion, Event

@@ -237,7 +237,7 @@ def test_a_run_that_fails_midway_shows_what_it_has(
             raise DoesNotFit("no room", "use a smaller -c")
         return open_model(request, *rest, **named)
 
-    monkeypatch.setattr("llmrun.app.bench.open_model", full)
+    monkeypatch.setattr("llmrun.app.bench.run.open_model", full)
     ended = cli.here("bench", model, *SMALL, "-np", "1,2", output)
     assert ended.status == 5
     assert "smaller -p, -n, -d or -np" in ended.err

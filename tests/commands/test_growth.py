@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.app import growth, plan
+from llmrun.app import plan
+from llmrun.app.answer import growth
 from llmrun.memory.plan import DeviceInfo
 from llmrun.units import GIB
 

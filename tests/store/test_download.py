@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.download_report import Downloaded, FileDone, FileProgress, FileStarted
 from llmrun.errors import NetworkFailure, WriteFailure
+from llmrun.reports.download import Downloaded, FileDone, FileProgress, FileStarted
 from llmrun.store import fetch
 from llmrun.store.download import RESERVE_BYTES, download
 from llmrun.store.fetch import Fetch, Patience

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmrun.download_report import DownloadEvent, FileDone, FileRetried
 from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure
+from llmrun.reports.download import DownloadEvent, FileDone, FileRetried
 from llmrun.store.download import download
 from llmrun.store.hf_cache import cached_files, partial_files, repo_folder
 from llmrun.store.hub import Hub

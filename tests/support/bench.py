@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmrun.bench.stats import spread_of
-from llmrun.bench_report import BenchTest, Memory, Quiet, Record, RequestTimes, Subject, Traffic
 from llmrun.events import ItlStats
+from llmrun.reports.bench import BenchTest, Memory, Quiet, Record, RequestTimes, Subject, Traffic
 
 SUBJECT = Subject(
     build="1.2 (abc)",

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 
 import pytest
 
-from llmrun.download_report import DownloadEvent, FileDone
+from llmrun.reports.download import DownloadEvent, FileDone
 from llmrun.store import fetch
 from llmrun.store.download import download
 from llmrun.store.fetch import Patience

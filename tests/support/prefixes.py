@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.app import prefix_cache
-from llmrun.app.prefix_disk import DiskPrefixes
+from llmrun.app.prefixes import cache as prefix_cache
+from llmrun.app.prefixes.disk import DiskPrefixes
 from llmrun.prefix import worth
 from llmrun.store.snapshots import SUFFIX
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmrun.bench_report import BenchReport, BenchTest, Memory, Record
 from llmrun.errors import DoesNotFit
+from llmrun.reports.bench import BenchReport, BenchTest, Memory, Record
 from llmrun.ui.bench_text import measured_text, summary
 from llmrun.units import MIB
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmrun.bench_report import Chart, Point, Series
+from llmrun.reports.bench import Chart, Point, Series
 from llmrun.ui.chart import MARK, chart_lines
 
 CHART = Chart(

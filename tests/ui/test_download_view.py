@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.download_report import (
+from llmrun.reports.download import (
     Downloaded,
     DownloadEvent,
     FileChecked,

@@ -7,10 +7,10 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from llmrun.app.kv_use import kv_use
+from llmrun.app.answer.kv_use import kv_use
+from llmrun.app.answer.turn import Ask, Turns
 from llmrun.app.loading import Opened, OpenRequest, open_model
 from llmrun.app.request_log import logged
-from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
@@ -256,8 +256,8 @@ def _ask(system: str, turns: tuple[Turn, ...], text: str, window: Window) -> Ask
 
 def _suggestion(env: Mapping[str, str]) -> Iterator[Event]:
     """The model of the catalogue that suits this machine, if any does."""
-    from llmrun.app.host_memory import host_memory
-    from llmrun.app.suggest import suggestion
+    from llmrun.app.library.suggest import suggestion
+    from llmrun.app.memory.host_memory import host_memory
     from llmrun.store.catalogue import load_catalogue
 
     line = suggestion(load_catalogue(env), host_memory().free_bytes)

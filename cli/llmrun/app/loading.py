@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from llmrun.app.growth import Growth
-from llmrun.app.kv_use import kv_use
-from llmrun.app.offload import Budget, LoadPlan, Offload, Subject, failed_load, plan_load
+from llmrun.app.answer.growth import Growth
+from llmrun.app.answer.kv_use import kv_use
+from llmrun.app.memory.offload import Budget, LoadPlan, Offload, Subject, failed_load, plan_load
 from llmrun.app.plan import context_params, model_params
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
@@ -104,7 +104,7 @@ def default_engine(subject: Subject) -> EngineFactory:
     """The llama.cpp engine, imported only now."""
     from functools import partial
 
-    from llmrun.app.cache_bytes import exact_blocks
+    from llmrun.app.answer.cache_bytes import exact_blocks
     from llmrun.engine.llama import open_engine
     from llmrun.gguf.hparams import memory_facts
 

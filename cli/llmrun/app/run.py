@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from llmrun.app.answer.turn import Ask, Turns
 from llmrun.app.loading import OpenRequest, open_model
 from llmrun.app.request_log import logged
-from llmrun.app.turn import Ask, Turns
 from llmrun.app.worker import Stop
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmrun.bench_report import Chart, Point, Record, Series
+from llmrun.reports.bench import Chart, Point, Record, Series
 
 _RATE = "tokens a second"
 _PHASES = {"pp": "prefill", "tg": "decode"}

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from llmrun.bench.stats import CONFIDENCE, ratio_interval
-from llmrun.bench_report import Comparison, RatioRow
+from llmrun.reports.bench import Comparison, RatioRow
 
 _SUBJECT = (
     "model_ref", "quant", "n_gpu_layers", "n_batch", "n_ubatch", "n_threads", "type_k", "type_v",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from llmrun.estimate_report import Lever, PhaseTimes
+from llmrun.reports.estimate import Lever, PhaseTimes
 
 _LEAST_PREFILL = 1
 """Tokens a fully cached prompt still evaluates: a cache holds no logits."""

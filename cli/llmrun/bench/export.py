@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS, record_document
-from llmrun.bench_report import BenchReport, Comparison, Record, Table
-from llmrun.documents import error_document
+from llmrun.documents.requests import error_document
+from llmrun.reports.bench import BenchReport, Comparison, Record, Table
 from llmrun.units import GIB, MIB
 
 BENCH_SCHEMA = "llmrun.bench/1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmrun.bench_report import BenchTest
+from llmrun.reports.bench import BenchTest
 
 
 class TimeLeft:

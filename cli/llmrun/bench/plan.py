@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
-from llmrun.bench_report import BenchTest, TestKind
+from llmrun.reports.bench import BenchTest, TestKind
 
 Settings = tuple[tuple[str, str], ...]
 """Names of settings and their texts, as the command line would give them."""

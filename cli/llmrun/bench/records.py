@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from llmrun.bench_report import Record, RequestTimes, Traffic
+from llmrun.reports.bench import Record, RequestTimes, Traffic
 
 LLAMA_BENCH_KEYS = (
     "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename", "model_type",

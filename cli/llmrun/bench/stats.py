@@ -14,7 +14,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from llmrun.bench_report import Spread
+from llmrun.reports.bench import Spread
 
 OUTLIER_SCORE = 3.5
 _NORMAL_QUARTILE = 0.6745

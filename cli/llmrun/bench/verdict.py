@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmrun.bench.estimate import RateCurve, RatePoint, Request, batched
-from llmrun.bench_report import LeverGain, Record, Verdict
+from llmrun.reports.bench import LeverGain, Record, Verdict
 
 BATCH, DRAFT = 4, 4
 _LEAST_GAIN = 1.005

@@ -11,21 +11,21 @@ from typing import NoReturn
 
 import typer
 
-from llmrun.app.bench import bench
-from llmrun.app.bench_keep import BenchRequest, Instruments, provenance
+from llmrun.app.bench.keep import BenchRequest, Instruments, provenance
+from llmrun.app.bench.run import bench
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import SigintStops, Stop, in_worker
 from llmrun.bench import export
 from llmrun.bench.charts import charts
 from llmrun.bench.compare import compare
 from llmrun.bench.plan import BenchPlan
-from llmrun.bench_report import BenchReport
 from llmrun.commands.bench_options import FORMATS
 from llmrun.commands.process import log_to_stderr
-from llmrun.documents import dump
+from llmrun.documents.requests import dump
 from llmrun.errors import Interrupted, LlmrunError, UsageError
 from llmrun.journal.bench import LAST, bench_runs, find_run
 from llmrun.metrics.clock import process_clock
+from llmrun.reports.bench import BenchReport
 from llmrun.ui.bench_view import BenchView, Writers, print_comparison
 from llmrun.ui.errors import print_error
 from llmrun.ui.streams import Streams
@@ -46,7 +46,7 @@ def run_bench(
     quiet: bool,
 ) -> BenchReport:
     """Measure, show, and draw where that was asked for. Errors are those of `bench`."""
-    from llmrun.app.bandwidth import read_bandwidth
+    from llmrun.app.bench.bandwidth import read_bandwidth
     from llmrun.app.prompt_input import text_or_file
 
     if output not in (None, DOCUMENT, *FORMATS):

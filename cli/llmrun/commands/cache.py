@@ -15,10 +15,10 @@ Json = Annotated[bool, typer.Option("--json", help="one JSON document")]
 @cache_app.command()
 def ls(*, json: Json = False) -> None:
     """List what is kept, the last used first: model, tokens, size, last use, window."""
-    from llmrun.app.prefix_list import list_prefixes
+    from llmrun.app.prefixes.listing import list_prefixes
     from llmrun.app.settings import SettingSources
-    from llmrun.documents import dump
-    from llmrun.report_documents import cache_document
+    from llmrun.documents.requests import dump
+    from llmrun.documents.tools import cache_document
     from llmrun.ui.cache_view import print_cache
     from llmrun.ui.streams import Streams
 
@@ -32,10 +32,10 @@ def ls(*, json: Json = False) -> None:
 @cache_app.command()
 def clear(*, json: Json = False) -> None:
     """Remove all that is kept; later prompts are evaluated from their first token."""
-    from llmrun.app.prefix_list import clear_prefixes, list_prefixes
+    from llmrun.app.prefixes.listing import clear_prefixes, list_prefixes
     from llmrun.app.settings import SettingSources
-    from llmrun.documents import dump
-    from llmrun.report_documents import cache_document
+    from llmrun.documents.requests import dump
+    from llmrun.documents.tools import cache_document
     from llmrun.ui.streams import Streams
     from llmrun.units import format_bytes
 

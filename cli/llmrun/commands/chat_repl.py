@@ -61,7 +61,7 @@ def completion_facts(store: SessionStore) -> CompletionFacts:
 
 def _model_names() -> list[str]:
     """The catalogue's names, then what else is on this machine."""
-    from llmrun.app.library import library
+    from llmrun.app.library.local import library
     from llmrun.store.catalogue import load_catalogue
 
     try:

@@ -19,9 +19,9 @@ def doctor(
 
     The exit status is 0 when a model can run here, else that of the error a command would end with.
     """
-    from llmrun.app.doctor import DoctorRequest, examine
-    from llmrun.documents import dump
-    from llmrun.report_documents import doctor_document
+    from llmrun.app.doctor.run import DoctorRequest, examine
+    from llmrun.documents.requests import dump
+    from llmrun.documents.tools import doctor_document
     from llmrun.ui.doctor_view import print_doctor
     from llmrun.ui.streams import Streams
 

@@ -12,9 +12,9 @@ from llmrun.commands.shared_options import Profile
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from llmrun.app.estimate import EstimateRequest, From
-    from llmrun.estimate_report import EstimateReport
+    from llmrun.app.estimate.run import EstimateRequest, From
     from llmrun.events import Event
+    from llmrun.reports.estimate import EstimateReport
 
 MAX_TOKENS, MAX_REQUESTS = 1_000_000_000, 10_000
 LEAST_RATE, MAX_RATE = 1e-6, 1e12
@@ -134,11 +134,11 @@ def estimate(
     time, and what a prefix cache, a shorter prompt, a smaller quantization and
     a batch would change.
     """
-    from llmrun.app.estimate import EstimateRequest
+    from llmrun.app.estimate.run import EstimateRequest
     from llmrun.app.prompt_input import text_or_file
     from llmrun.app.settings import SettingSources
-    from llmrun.documents import dump
-    from llmrun.report_documents import estimate_document
+    from llmrun.documents.requests import dump
+    from llmrun.documents.tools import estimate_document
     from llmrun.ui.estimate_view import print_estimate
     from llmrun.ui.streams import Streams
 
@@ -168,7 +168,7 @@ def estimate(
 
 def _run(request: EstimateRequest) -> EstimateReport:
     """The report, worked out beside this thread, so that Ctrl-C stops a measurement at once."""
-    from llmrun.app.estimate import estimate
+    from llmrun.app.estimate.run import estimate
     from llmrun.app.worker import SigintStops, Stop
     from llmrun.commands.views import show_events
     from llmrun.metrics.clock import process_clock
@@ -194,7 +194,7 @@ def _positive(rate: float | None, flag: str) -> float | None:
 
 
 def _size(text: str | None, flag: str) -> int | None:
-    from llmrun.app.size_text import parse_size
+    from llmrun.app.memory.size_text import parse_size
 
     size = None if text is None else parse_size(text, what=flag)
     if size == 0:
@@ -203,7 +203,7 @@ def _size(text: str | None, flag: str) -> int | None:
 
 
 def _from(source: str | None) -> From | None:
-    from llmrun.app.estimate import From
+    from llmrun.app.estimate.run import From
 
     for known in get_args(From):
         if source == known:

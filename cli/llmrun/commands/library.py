@@ -17,15 +17,15 @@ def list_models(
 
     Broken-off downloads are marked partial. The date of last use is the file system's time of last reading.
     """
-    from llmrun.app.library import library
-    from llmrun.documents import dump
+    from llmrun.app.library.local import library
+    from llmrun.documents.requests import dump
     from llmrun.ui.library_view import print_library, print_unreadable
     from llmrun.ui.streams import Streams
 
     streams, found = Streams.of_process(), library()
     print_unreadable(streams, found)
     if json:
-        from llmrun.library_documents import list_document
+        from llmrun.documents.library import list_document
 
         streams.write_text(dump(list_document(found)))
     else:
@@ -45,7 +45,7 @@ def rm(
 
     What another entry needs stays, and so do files given by path. Broken-off downloads go too.
     """
-    from llmrun.app.library import find_removal, remove_models
+    from llmrun.app.library.local import find_removal, remove_models
     from llmrun.ui.ask import ask_yes, can_ask
     from llmrun.ui.library_view import print_freed, removal_text
     from llmrun.ui.streams import Streams
@@ -59,8 +59,8 @@ def rm(
         if not ask_yes(streams, "Remove?", default=False):
             raise Interrupted("nothing was removed")
     if json:
-        from llmrun.documents import dump
-        from llmrun.library_documents import removed_document
+        from llmrun.documents.library import removed_document
+        from llmrun.documents.requests import dump
 
         streams.write_text(dump(removed_document(list(remove_models(removals)))))
         return

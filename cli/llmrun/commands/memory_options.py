@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
-    from llmrun.app.offload import Budget
+    from llmrun.app.memory.offload import Budget
 
 _PANEL = "Memory"
 DEFAULT_RESERVE = "1GiB"
@@ -59,13 +59,13 @@ def memory_of(device: list[str] | None, reserve: str) -> tuple[tuple[tuple[str, 
     Raises:
         UsageError: a size or a NAME=SIZE that is none.
     """
-    from llmrun.app.size_text import parse_device, parse_size
+    from llmrun.app.memory.size_text import parse_device, parse_size
 
     return tuple(parse_device(text) for text in device or ()), parse_size(reserve, what="--reserve")
 
 
 def budget_of(device: list[str] | None, reserve: str, *, force: bool) -> Budget:
     """The memory these options plan a load with; errors as in `memory_of`."""
-    from llmrun.app.offload import Budget
+    from llmrun.app.memory.offload import Budget
 
     return Budget(*memory_of(device, reserve), force)

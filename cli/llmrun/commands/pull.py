@@ -15,9 +15,9 @@ from llmrun.config.schema import SETTINGS
 from llmrun.errors import Interrupted, ModelNotFound, UsageError
 
 if TYPE_CHECKING:
-    from llmrun.app.pull import Pull
-    from llmrun.download_report import DownloadEvent
-    from llmrun.pull_report import Pulled
+    from llmrun.app.library.pull import Pull
+    from llmrun.reports.download import DownloadEvent
+    from llmrun.reports.pull import Pulled
     from llmrun.store.repo_files import RepoFile
     from llmrun.store.variants import Variant
     from llmrun.ui.streams import Streams
@@ -52,11 +52,11 @@ def pull(
     one is taken. A broken download goes on where it was when the command is run again; a file counts only
     once its digest is the one the Hub tells.
     """
-    from llmrun.app.pull import PullRequest, begin_pull
+    from llmrun.app.library.pull import PullRequest, begin_pull
     from llmrun.app.settings import SettingSources
-    from llmrun.documents import dump
-    from llmrun.library_documents import offers_document, pull_document
-    from llmrun.pull_report import Pulled
+    from llmrun.documents.library import offers_document, pull_document
+    from llmrun.documents.requests import dump
+    from llmrun.reports.pull import Pulled
     from llmrun.ui.pull_view import print_offers, print_pulled
     from llmrun.ui.streams import Streams
 
@@ -106,7 +106,7 @@ def _choose(begun: Pull, streams: Streams, *, ask: bool) -> Variant[RepoFile]:
         DoesNotFit: nobody can be asked, and none fits.
         Interrupted: the user leaves.
     """
-    from llmrun.app.pull import marked
+    from llmrun.app.library.pull import marked
     from llmrun.ui.ask import can_ask
     from llmrun.ui.pull_view import ask_which
 

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from types import FrameType
 
+    from llmrun.app.library.pull import Pull
     from llmrun.app.loading import OpenRequest
-    from llmrun.app.pull import Pull
     from llmrun.errors import ModelNotFound
     from llmrun.store.repo_files import RepoFile
     from llmrun.store.variants import Variant
@@ -88,10 +88,10 @@ def _ref(request: OpenRequest) -> str:
 
 
 def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, ask: bool, quiet: bool) -> None:
-    from llmrun.app.pull import PullRequest, begin_pull
+    from llmrun.app.library.pull import PullRequest, begin_pull
     from llmrun.commands.pull import fetch_shown
     from llmrun.errors import NetworkFailure
-    from llmrun.pull_report import Pulled
+    from llmrun.reports.pull import Pulled
     from llmrun.ui.ask import ask_yes
     from llmrun.ui.visible import one_line
     from llmrun.units import format_bytes
@@ -118,7 +118,7 @@ def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, as
 
 def _variant(begun: Pull) -> Variant[RepoFile]:
     """What was named, else what suits this machine best."""
-    from llmrun.app.pull import marked
+    from llmrun.app.library.pull import marked
 
     if begun.tag:
         return begun.named(begun.tag)

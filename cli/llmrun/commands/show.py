@@ -26,8 +26,9 @@ def show(
 
     Works on files that cannot run too: cut short, of an unknown architecture, or no language model.
     """
-    from llmrun.app.show import show_model
-    from llmrun.documents import dump, show_document
+    from llmrun.app.library.show import show_model
+    from llmrun.documents.models import show_document
+    from llmrun.documents.requests import dump
     from llmrun.ui import show_view
     from llmrun.ui.streams import Streams
 

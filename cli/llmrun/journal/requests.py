@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from llmrun.config.schema import BY_NAME
-from llmrun.documents import completion_document
+from llmrun.documents.requests import completion_document
 from llmrun.events import Completion, PrefixReport
 from llmrun.journal.lines import append
 

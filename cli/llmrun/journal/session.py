@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from llmrun.documents import completion_document
+from llmrun.documents.requests import completion_document
 from llmrun.errors import WriteFailure
 from llmrun.events import Completion, FinishReason
 from llmrun.journal.lines import Record, append

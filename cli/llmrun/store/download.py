@@ -15,7 +15,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmrun.download_report import (
+from llmrun.errors import ModelNotFound, NetworkFailure
+from llmrun.reports.download import (
     Downloaded,
     DownloadEvent,
     FileChecked,
@@ -26,7 +27,6 @@ from llmrun.download_report import (
     FileWaiting,
     Verified,
 )
-from llmrun.errors import ModelNotFound, NetworkFailure
 from llmrun.store.fetch import ContentChanged, Fetch, Patience, RangesIgnored, Setback
 from llmrun.store.hf_cache import hub_cache_dir, is_commit, repo_folder, safe_parts
 from llmrun.store.hub import Hub

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from llmrun.download_report import Verified
 from llmrun.errors import WriteFailure
+from llmrun.reports.download import Verified
 from llmrun.store.hf_cache import NOTE, PARTIAL, read_note
 from llmrun.store.repo_files import RepoFile
 from llmrun.units import format_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmrun.bench_report import BenchReport, LeverGain, Record, RequestTimes, Verdict
+from llmrun.reports.bench import BenchReport, LeverGain, Record, RequestTimes, Verdict
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmrun.bench_report import (
+from llmrun.events import Event, LoadProgress, Notice
+from llmrun.reports.bench import (
     BenchFinished,
     BenchProgress,
     BenchReport,
@@ -17,7 +18,6 @@ from llmrun.bench_report import (
     Record,
     Table,
 )
-from llmrun.events import Event, LoadProgress, Notice
 from llmrun.ui.bench_text import measured_text, summary
 from llmrun.ui.chart import chart_lines
 from llmrun.ui.page import Page

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from llmrun.cache_report import CacheReport
 from llmrun.events import Completion, PrefixReport
+from llmrun.reports.cache import CacheReport
 from llmrun.ui.notes import aligned
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmrun.bench_report import Chart, Series
+from llmrun.reports.bench import Chart, Series
 from llmrun.ui.visible import one_line
 from llmrun.units import format_rate
 

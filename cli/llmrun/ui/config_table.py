@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmrun.documents import dump
+from llmrun.documents.requests import dump
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from llmrun.doctor_report import DoctorReport, Finding
+from llmrun.reports.doctor import DoctorReport, Finding
 from llmrun.ui.page import WIDEST_TEXT, Page
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line

@@ -7,7 +7,7 @@ from collections import deque
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from llmrun.download_report import (
+from llmrun.reports.download import (
     Downloaded,
     DownloadEvent,
     FileChecked,

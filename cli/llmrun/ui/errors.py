@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmrun.documents import dump, error_document, error_record
+from llmrun.documents.requests import dump, error_document, error_record
 from llmrun.errors import LlmrunError
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line

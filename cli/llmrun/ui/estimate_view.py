@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmrun.estimate_report import Ceiling, EstimateReport, Lever, TextSample
 from llmrun.events import Event, LoadProgress, Notice
+from llmrun.reports.estimate import Ceiling, EstimateReport, Lever, TextSample
 from llmrun.ui.bar import bar
 from llmrun.ui.notes import print_note
 from llmrun.ui.page import Page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmrun.documents import completion_document, dump, stream_record
+from llmrun.documents.requests import completion_document, dump, stream_record
 from llmrun.events import Completion, Event, Finished, Notice
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import visible

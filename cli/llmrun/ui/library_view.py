@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from shutil import get_terminal_size
 
-from llmrun.library_report import Freed, KeptModel, Library, Removal
+from llmrun.reports.library import Freed, KeptModel, Library, Removal
 from llmrun.ui.notes import aligned
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line

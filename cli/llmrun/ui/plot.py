@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmrun.bench_report import Chart
 from llmrun.errors import UsageError, WriteFailure
+from llmrun.reports.bench import Chart
 
 ENDINGS = (".png", ".svg")
 _WIDTH_IN, _HEIGHT_IN, _DPI = 7.5, 3.6, 150

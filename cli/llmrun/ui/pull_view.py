@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from shutil import get_terminal_size
 
-from llmrun.pull_report import Offers, Pulled, QuantOffer
+from llmrun.reports.pull import Offers, Pulled, QuantOffer
 from llmrun.ui.ask import ask_line
 from llmrun.ui.notes import aligned
 from llmrun.ui.streams import Streams

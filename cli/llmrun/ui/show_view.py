@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from llmrun.model_report import ArraySummary, MetadataValue, ModelReport, TemplateReport
+from llmrun.reports.model import ArraySummary, MetadataValue, ModelReport, TemplateReport
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line, visible
 from llmrun.ui.vram_view import remote_text

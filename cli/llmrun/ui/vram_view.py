@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from llmrun.events import RemoteModel
+from llmrun.reports.vram import BUCKETS, DeviceUse, GridCell, Use, VramReport
 from llmrun.ui.page import Page
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_tokens
-from llmrun.vram_report import BUCKETS, DeviceUse, GridCell, Use, VramReport
 
 WIDEST_BAR = 60
 NAME_COLUMNS, DEVICE_COLUMNS = 16, 12

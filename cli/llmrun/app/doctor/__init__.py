@@ -1,0 +1,1 @@
+"""`llmrun doctor`: findings about engine, machine, settings and models."""

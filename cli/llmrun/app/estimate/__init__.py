@@ -1,0 +1,1 @@
+"""`llmrun estimate`: where rates come from, and what follows for a request."""

@@ -1,0 +1,1 @@
+"""Memory before anything is loaded: devices, plans of offload, refusals, `llmrun vram`."""

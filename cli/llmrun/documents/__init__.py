@@ -1,0 +1,1 @@
+"""The versioned JSON contracts, as pure functions of events and reports."""
