@@ -5,6 +5,7 @@
 #   make chat GPU=cuda            build the engine for a GPU: cuda, metal, vulkan or rocm; cpu goes back
 #   echo "..." | make chat > f    one answer, and only the answer, on stdout (from elsewhere: make -s -C DIR chat)
 #   make test                     the tests that take seconds       (ARGS="tests/gguf -x" goes to pytest)
+#   make test WORKERS=0           the same in one process; otherwise in one per processor
 #   make check                    style, types, architecture, documentation, every test: what CI runs
 #   make lint | docs | lock       the static checks | generated documentation | renewed lock files
 #   make clean                    remove .venv and caches here (built engines stay in the user's cache)
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 GPU ?=
 ARGS ?=
+WORKERS ?= auto
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -38,10 +40,10 @@ chat: setup-chat
 	exec $(BIN)/llmrun chat $(ARGS)
 
 test: setup-dev
-	exec $(BIN)/python -m pytest -m "not slow" $(ARGS)
+	exec $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 check: lint docs-check
-	exec $(BIN)/python -m pytest $(ARGS)
+	exec $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -91,8 +91,8 @@ class PrefixCache:
     ) -> Generator[Notice, None, tuple[int, ...]]:
         """Bring the sequence as near to `prompt` as it gets; returns the marks for its job.
 
-        The last token is evaluated by itself, as it is when the same prompt comes again: on quantized models
-        logits depend on the slices, and the cache would change the answer at temperature 0.
+        After a long prefill the last token is evaluated by itself, as it is when the same prompt comes again:
+        on quantized models logits depend on the slices, and the cache would change the answer at temperature 0.
 
         Args:
             goes_on: the prompt continues the conversation of the request before it.
@@ -122,7 +122,7 @@ class PrefixCache:
             n_ubatch = self._engine.facts.n_ubatch
             request.marks = frozenset(marks(len(prompt), n_ubatch, cuts(tokens), reused=tokens))
             return tuple(sorted(request.marks))
-        return (len(prompt) - 1,) if len(prompt) >= FEWEST_COPIED else ()
+        return (len(prompt) - 1,) if len(prompt) - tokens >= FEWEST_COPIED else ()
 
     def _best_copy(self, prompt: Sequence[int], tokens: int) -> Found[Kept] | None:
         """The copy in memory that saves more than `tokens`, which are saved without."""
