@@ -92,7 +92,7 @@ class PrefixCache:
         """Bring the sequence as near to `prompt` as it gets; returns the marks for its job.
 
         After a long prefill the last token is evaluated by itself, as it is when the same prompt comes again:
-        on quantized models logits depend on the slices, and the cache would change the answer at temperature 0.
+        on quantized models logits depend on the slices, and the cache must not change the answer.
 
         Args:
             goes_on: the prompt continues the conversation of the request before it.
