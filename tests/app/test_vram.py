@@ -12,7 +12,8 @@ import pytest
 
 from llmrun.app.memory.devices import DeviceProbe
 from llmrun.app.memory.host_memory import HostMemory
-from llmrun.app.memory.vram import Numbers, VramRequest, vram_report
+from llmrun.app.memory.vram import vram_report
+from llmrun.app.memory.vram_request import Numbers, VramRequest
 from llmrun.app.memory.vram_values import grid_contexts
 from llmrun.app.settings import SettingSources
 from llmrun.engine.bindings import Device

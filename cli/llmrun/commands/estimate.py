@@ -12,7 +12,8 @@ from llmrun.commands.shared_options import Profile
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from llmrun.app.estimate.run import EstimateRequest, From
+    from llmrun.app.estimate.rates import From
+    from llmrun.app.estimate.run import EstimateRequest
     from llmrun.events import Event
     from llmrun.reports.estimate import EstimateReport
 
@@ -203,7 +204,7 @@ def _size(text: str | None, flag: str) -> int | None:
 
 
 def _from(source: str | None) -> From | None:
-    from llmrun.app.estimate.run import From
+    from llmrun.app.estimate.rates import From
 
     for known in get_args(From):
         if source == known:

@@ -14,7 +14,7 @@ from llmrun.config.schema import SETTINGS
 from llmrun.errors import DoesNotFit, UsageError
 
 if TYPE_CHECKING:
-    from llmrun.app.memory.vram import Numbers
+    from llmrun.app.memory.vram_request import Numbers
 
 _OF_MEMORY = {
     "n_batch", "n_ubatch", "n_gpu_layers", "offload_kqv", "flash_attn", "use_mmap", "n_ctx", "n_parallel",
@@ -81,7 +81,8 @@ def vram(
 
     Nothing is loaded: the sizes follow from the file's header, or from a few plain numbers.
     """
-    from llmrun.app.memory.vram import VramRequest, vram_report
+    from llmrun.app.memory.vram import vram_report
+    from llmrun.app.memory.vram_request import VramRequest
     from llmrun.app.settings import SettingSources
     from llmrun.documents.models import vram_document
     from llmrun.documents.requests import dump
@@ -114,7 +115,7 @@ def _numbers(
     layers: int | None, kv_heads: int | None, head_dim: int | None, params: float | None, quant: str | None
 ) -> Numbers | None:
     """The model they describe; None where none is given."""
-    from llmrun.app.memory.vram import Numbers
+    from llmrun.app.memory.vram_request import Numbers
 
     given = {"--layers": layers, "--kv-heads": kv_heads, "--head-dim": head_dim, "--params": params}
     missing = [name for name, value in given.items() if value is None]

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmrun.app.bench.bandwidth import ReadBandwidth, read_bandwidth
 from llmrun.app.bench.subject import header_digest
-from llmrun.app.estimate.rates import Rates, Record, from_bench, from_log, measure
+from llmrun.app.estimate.rates import From, Rates, Record, from_bench, from_log, measure
 from llmrun.app.loading import DEFAULT_MODEL, OpenRequest, open_model
 from llmrun.app.memory.memory_plan import memory_plan
 from llmrun.app.plan import context_params, model_params
@@ -36,9 +35,6 @@ from llmrun.memory.traffic import active_weight_bytes, context_bytes
 from llmrun.metrics.clock import Clock
 from llmrun.reports.estimate import TextSample
 from llmrun.store.resolve import resolve
-
-if TYPE_CHECKING:
-    from llmrun.app.estimate.run import From
 
 _USUAL, _ABOVE_USUAL = "Q4_K_M", 6.0
 _SMALLER = 0.85

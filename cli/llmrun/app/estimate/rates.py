@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from llmrun.app.bench.machine import Watch
 from llmrun.bench.disturbance import BUSY_CORES
@@ -23,6 +23,8 @@ from llmrun.reports.estimate import RateSource
 from llmrun.units import format_count
 
 Record = Mapping[str, Any]
+From = Literal["bench", "log", "measure"]
+"""The sources, as a user names them."""
 
 _LEAST_PREFILL, _LEAST_DECODE = 64, 8
 """Tokens of a request below which its rate says little: small batches and single steps."""

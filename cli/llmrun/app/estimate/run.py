@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from llmrun.app.estimate.model import Subject, count_tokens, measured_rates, open_subject
-from llmrun.app.estimate.rates import Rates
+from llmrun.app.estimate.rates import From, Rates
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
 from llmrun.bench.estimate import RateCurve, Request, StepBytes, levers
@@ -27,8 +26,6 @@ from llmrun.reports.estimate import (
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT = 512, 128
 _HALF = ("", 0.5)
-
-From = Literal["bench", "log", "measure"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from llmrun.app.memory.attention import attention_off_gpus, check_cache_types
 from llmrun.app.memory.devices import DeviceProbe, check_present, on_devices, require_gpu, with_named
 from llmrun.app.memory.host_memory import host_memory
 from llmrun.app.memory.memory_plan import memory_plan
-from llmrun.app.memory.vram import VramRequest
+from llmrun.app.memory.vram_request import VramRequest
 from llmrun.app.memory.vram_values import buckets, compared, device_uses, grid, longest_ctx, remedies, steps
 from llmrun.app.plan import context_params, model_params
 from llmrun.config.layers import Effective
