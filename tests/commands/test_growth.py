@@ -82,7 +82,7 @@ def test_a_chat_shows_the_size_it_has(cli: Cli, fine: Path) -> None:
 
 
 def test_ctrl_c_at_a_growth_leaves_a_chat_that_works(cli: Cli, endless: Path) -> None:
-    with cli.terminal("chat", endless, *GREEDY, "-n", "9000", columns=120) as terminal:
+    with cli.terminal("chat", endless, *GREEDY, "-n", "16000", columns=120) as terminal:
         talk = Talk(terminal)
         place = talk.enters("go")
         terminal.wait_for("grown", after=place)
