@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from tests.support.cli import Cli
+from tests.support.cli import Cli, Terminal
 from tests.support.puppet import write_puppet
 from tests.support.talk import Talk, last_session, said, session_files, store_of
 
@@ -245,6 +245,15 @@ class TestEndsFromOutside:
         assert said(cli) == [("one", ANSWER)]
 
 
+def panels(terminal: Terminal) -> int:
+    """How many panels of finished turns were shown."""
+    return terminal.text.count("╯")
+
+
+def wait_for_panels(terminal: Terminal, count: int) -> None:
+    terminal.wait_until(lambda: panels(terminal) >= count, f"{count} turns")
+
+
 @pytest.mark.parametrize("moments", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_kill_9_at_any_moment_loses_no_finished_turn(cli: Cli, tmp_path: Path, moments: int) -> None:
     """Every turn whose panel was complete on the screen is in the file, word for word."""
@@ -252,18 +261,17 @@ def test_kill_9_at_any_moment_loses_no_finished_turn(cli: Cli, tmp_path: Path, m
     path = write_puppet(tmp_path / "words.gguf", words).path
     messages = [f"message {number}" for number in range(30)]
     chance = random.Random(moments)
-    finished = 0
     for moment in range(moments):
         name = f"k{moment}"
         with cli.terminal("chat", path, *GREEDY, "--session", name) as terminal:
             Talk(terminal)
             terminal.send("\r".join(messages) + "\r")
-            time.sleep(chance.uniform(0, 0.6))
-            shown = terminal.text.count("╯")
+            wanted = chance.randrange(len(messages) // 2)
+            wait_for_panels(terminal, wanted)
+            time.sleep(chance.uniform(0, 0.03))  # anywhere in the turn after it
+            shown = panels(terminal)
             terminal.kill()
         kept = store_of(cli).read(name)
-        assert shown <= len(kept.turns) < len(messages)
+        assert wanted <= shown <= len(kept.turns)
         expected = [(message, "".join(words)) for message in messages[: len(kept.turns)]]
         assert [(turn.user, turn.answer) for turn in kept.turns] == expected
-        finished += shown
-    assert finished > moments
