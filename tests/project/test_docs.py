@@ -43,6 +43,13 @@ def test_make_knows_the_target(target: str) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.parametrize("target", ["docs", "docs-check"])
+def test_make_renews_and_checks_every_generated_page(target: str) -> None:
+    command = ["make", "--dry-run", "-C", str(ROOT), target]
+    recipe = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert all(f"scripts/{script.name}" in recipe for script in (ROOT / "scripts").glob("*_docs.py"))
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_name_existing_make_targets(path: Path) -> None:
     named = set(
