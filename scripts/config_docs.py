@@ -1,6 +1,6 @@
 """Write docs/reference/config.md from the table of settings, or check that it is up to date.
 
-    python scripts/config_docs.py [--check]
+python scripts/config_docs.py [--check]
 """
 
 from __future__ import annotations
