@@ -16,8 +16,10 @@ from llmrun.engine.llama import LlamaEngine, open_engine
 from llmrun.engine.model import Model, wanted_layers
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel, UsageError
 from llmrun.gguf.check import check_runnable
+from llmrun.gguf.hparams import memory_facts
 from llmrun.gguf.reader import read_header
 
+from tests.support.archs import write_arch
 from tests.support.bad import BAD_FILES, OTHER_KINDS
 from tests.support.engines import OpenTiny, open_llama, run_one
 from tests.support.gguf_writer import string
@@ -70,6 +72,24 @@ def test_layers_wanted() -> None:
     assert wanted_layers("auto", has_gpu=False) == 0
     assert wanted_layers("auto", has_gpu=True) == wanted_layers("all", has_gpu=False) > 1000
     assert wanted_layers(7, has_gpu=True) == 7
+
+
+def test_layers_for_prediction_take_places_on_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As load_tensors in llama-model.cpp counts: n_layer_all and the output."""
+    monkeypatch.setattr("llmrun.engine.model.gpus_in_use", lambda _params: ["a GPU"])
+    path = write_arch(tmp_path / "m.gguf", "glm4moe")
+    model = Model(
+        ModelParams(str(path), gpu_layers="all"),
+        extra_bufts=False,
+        progress=lambda _: None,
+        cancelled=threading.Event(),
+        dry=True,
+    )
+    facts = memory_facts(read_header(path))
+    model.close()
+    assert model.gpu_layers == facts.n_slots == len(facts.layers) + 2
 
 
 class TestCancel:

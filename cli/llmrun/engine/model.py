@@ -94,8 +94,8 @@ class Model:
         )
         self.chunked_window = self.meta("general.architecture") == "llama4"
         self.long_rope_beyond = self._long_rope_beyond()
-        n_slots = lib.llama_model_n_layer(self.handle) + 1  # the output counts as the layer after the last
-        self.gpu_layers = min(native.n_gpu_layers, n_slots) if has_gpu else 0
+        n_slots = 1 + lib.llama_model_n_layer(self.handle) + lib.llama_model_n_layer_nextn(self.handle)
+        self.gpu_layers = min(native.n_gpu_layers, n_slots) if has_gpu else 0  # the output counts as one
 
     def meta(self, key: str) -> str:
         """A metadata value as text, empty when the file lacks the key."""
