@@ -147,6 +147,29 @@ def test_compute_and_output_buffers() -> None:
     assert read_buffers(lines, "output", host) == {"CPU": round(0.19 * MIB)}
 
 
+@pytest.mark.parametrize(
+    ("buffer", "device"),
+    [
+        ("CPU", "CPU"),
+        ("CPU_Mapped", "CPU"),
+        ("CPU_REPACK", "CPU"),
+        ("AMX", "CPU"),
+        ("CUDA_Host", "CPU"),
+        ("CUDA0", "CUDA0"),
+        ("MTL0_Mapped", "MTL0"),
+        ("MTL1_Private", "MTL1"),
+        ("RPC0[my_host:50052]", "RPC0"),
+    ],
+)
+def test_whose_a_buffer_of_weights_is(buffer: str, device: str) -> None:
+    types = {
+        "CUDA_Host": "CPU", "CUDA0": "CUDA0", "MTL0": "MTL0", "MTL1_Private": "MTL1",
+        "RPC0[my_host:50052]": "RPC0", "CPU": "CPU",
+    }  # fmt: skip
+    lines = [f"load_tensors: {buffer:>12} model buffer size =    64.00 MiB"]
+    assert read_buffers(lines, "model", types) == {device: 64 * MIB}
+
+
 def test_devices_of_layers() -> None:
     lines = [
         "load_tensors: layer   1 assigned to device CUDA0, is_swa = 1",
@@ -165,5 +188,10 @@ def test_what_auto_became() -> None:
     refused = "sched_reserve: Flash Attention not supported, set to disabled"
     assert read_flash_attention([refused], "auto") == "off"
     assert read_flash_attention([], "auto") == "on"
-    assert read_flash_attention([refused], "on") == "on"
     assert read_flash_attention([], "off") == "off"
+
+
+@pytest.mark.parametrize("asked", ["auto", "on"])
+def test_a_model_without_flash_attention(asked: str) -> None:
+    line = "llama_init_from_model: flash_attn is not compatible with Grok - forcing off"
+    assert read_flash_attention([line], asked) == "off"

@@ -21,6 +21,7 @@ _BUFFER = re.compile(r"\s(?P<device>\S+) (?P<what>KV|RS) buffer size =\s*(?P<mib
 _SIZE = re.compile(r"size =\s*(?P<mib>[\d.]+) MiB \(\s*(?P<cells>\d+) cells")
 _OTHER = re.compile(r"\s(?P<device>\S+)\s+(?P<what>model|compute|output) buffer size =\s*(?P<mib>[\d.]+) MiB")
 _ASSIGNED = re.compile(r"load_tensors: layer\s+(?P<layer>\d+) assigned to device (?P<device>[^\s,]+)")
+_TURNED_OFF = ("Flash Attention not supported", "flash_attn is not compatible")
 
 Kind = Literal["full", "swa", "recurrent"]
 
@@ -63,14 +64,20 @@ def read_cache_blocks(
 def read_buffers(
     lines: Iterable[str], what: Literal["model", "compute", "output"], devices: Mapping[str, str]
 ) -> dict[str, int]:
-    """Bytes of the buffers for weights, computing or output on each device; mapped and repacked weights are
-    the CPU's."""
+    """Bytes of the buffers for weights, computing or output on each device. `devices`: as above."""
     found: Counter[str] = Counter()
     for line in lines:
         if (buffer := _OTHER.search(line)) and buffer["what"] == what:
-            name = buffer["device"]
-            found[devices.get(name, "CPU" if name.startswith("CPU_") else name)] += _bytes(buffer["mib"])
+            found[_owner(buffer["device"], devices)] += _bytes(buffer["mib"])
     return dict(found)
+
+
+def _owner(buffer: str, devices: Mapping[str, str]) -> str:
+    """Weights that are mapped or repacked lie in types of their own: CPU_Mapped, AMX, Metal's MTL0_Mapped."""
+    if buffer in devices:
+        return devices[buffer]
+    device = "CPU" if buffer == "AMX" else buffer.partition("_")[0]
+    return devices.get(device, device)
 
 
 def read_layer_devices(lines: Iterable[str]) -> tuple[str, ...]:
@@ -80,10 +87,8 @@ def read_layer_devices(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_flash_attention(lines: Iterable[str], asked: str) -> str:
-    """What `auto` became: "on" or "off"."""
-    if asked != "auto":
-        return asked
-    return "off" if any("Flash Attention not supported" in line for line in lines) else "on"
+    """What `asked` became: "on" or "off". The library turns "auto" off for a device, "on" too for a model."""
+    return "off" if asked == "off" or any(sign in line for line in lines for sign in _TURNED_OFF) else "on"
 
 
 def _bytes(mib: str) -> int:
