@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,13 @@ def test_devices_by_name(planner: Planner) -> None:
         planner.plan(gpus, budget=Budget((("CUDA7", GIB),)))
     with pytest.raises(DoesNotFit):
         planner.plan([], budget=Budget((("CPU", 100 * MIB),)))
+
+
+def test_a_card_that_two_backends_see_is_one(planner: Planner) -> None:
+    twice = [replace(card(GIB, name), address="0000:01:00.0") for name in ("CUDA0", "Vulkan0")]
+    plan = planner.plan(twice)
+    assert plan.offload is not None
+    assert plan.offload.devices == ("CUDA0",)
 
 
 def test_memory_that_a_backend_does_not_tell_is_that_of_the_host(planner: Planner) -> None:

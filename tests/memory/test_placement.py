@@ -66,6 +66,7 @@ def test_order_of_devices() -> None:
     shared = DeviceInfo("Vulkan0", "igpu", GIB, GIB)
     assert [d.name for d in gpus_of([CPU, GPU, server, shared])] == ["RPC0", "CUDA0"]
     assert [d.name for d in gpus_of([CPU, shared])] == ["Vulkan0"]
+    assert [d.name for d in gpus_of([CPU, shared, server])] == ["RPC0", "Vulkan0"]
 
 
 def test_a_gpu_that_is_not_there() -> None:

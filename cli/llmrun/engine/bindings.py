@@ -11,15 +11,17 @@ import ctypes
 import importlib.util
 import logging
 import os
+import platform
 import sys
 import types
 from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from llmrun.engine.abort import listen_for_abort
 from llmrun.errors import EngineFailure
+from llmrun.memory.plan import DeviceKind
 
 log = logging.getLogger("llmrun.native")
 log.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on stderr itself
@@ -28,8 +30,7 @@ _LOG_LINES_KEPT = 4000
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # enum ggml_log_level
 _LEVEL_CONTINUED = 5
 _DEVICE_KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
-
-DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+_METAL = "MTL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Device:
     """One device of ggml's registry. Memory is what the backend reports, in bytes.
 
     `pipelines`: it computes asynchronously and has events to wait for, as the scheduler's pipeline needs.
+    `backend` sees it; `address` is its place on the PCI bus, empty where the backend does not tell.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Device:
     free_bytes: int
     total_bytes: int
     pipelines: bool = True
+    backend: str = ""
+    address: str = ""
 
 
 class _Properties(ctypes.Structure):
@@ -171,21 +175,34 @@ def devices() -> tuple[Device, ...]:
     properties = native_function(
         "ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.POINTER(_Properties)
     )
+    registry_of = native_function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    name_of = native_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
     found = []
     for device in device_handles():
         props = _Properties()
         properties(device, ctypes.byref(props))
+        backend = name_of(registry_of(device)).decode()
         found.append(
             Device(
                 props.name.decode(),
                 props.description.decode("utf-8", "replace"),
-                _DEVICE_KINDS.get(props.type, "accel"),
+                device_kind(props.type, backend, sys.platform, platform.machine()),
                 props.memory_free,
                 props.memory_total,
                 props.runs_async and props.events,
+                backend,
+                (props.device_id or b"").decode(),
             )
         )
     return tuple(found)
+
+
+def device_kind(native: int, backend: str, system: str, machine: str) -> DeviceKind:
+    """Kind of a device of this ggml_backend_dev_type. Apple's processors share main memory with their GPUs,
+    which Metal lists like any other (ggml_backend_metal_device_get_type)."""
+    if (backend, system, machine) == (_METAL, "darwin", "arm64"):
+        return "igpu"
+    return _DEVICE_KINDS.get(native, "accel")
 
 
 def device_handles() -> tuple[int, ...]:

@@ -8,6 +8,7 @@ tools (common/common.h).
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any
 
 from llmrun.engine.api import ModelParams
@@ -15,6 +16,7 @@ from llmrun.engine.bindings import Device, device_handles, devices, library, nat
 from llmrun.errors import UsageError
 from llmrun.gguf.layers import MAX_LAYERS
 from llmrun.memory.patterns import tensor_pattern
+from llmrun.memory.placement import gpus_of
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
@@ -60,8 +62,23 @@ def gpus_in_use(params: ModelParams) -> list[Device]:
     found = devices()
     if params.devices is not None:
         return [device for device in found if device.name in params.devices]
-    gpus = [device for device in found if device.kind == "gpu"]
-    return gpus or [d for d in found if d.kind == "igpu"]  # integrated ones serve where there is no other
+    return list(gpus_of(seen_once(found)))
+
+
+def seen_once(found: Iterable[Device]) -> list[Device]:
+    """The devices without GPUs that another backend lists before: by their address, integrated ones always.
+
+    So does the library choose among them (llama_prepare_model_devices in src/llama.cpp).
+    """
+    kept: list[Device] = []
+    for device in found:
+        alike = [other for other in kept if other.kind == device.kind]
+        twin = device.address and any(other.address == device.address for other in alike)
+        if device.kind == "igpu":
+            twin = any(other.backend != device.backend for other in alike)
+        if not twin:
+            kept.append(device)
+    return kept
 
 
 def tensor_rules(params: ModelParams) -> list[tuple[str, str]]:

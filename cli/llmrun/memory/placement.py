@@ -14,12 +14,23 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from llmrun.errors import UsageError
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.gguf.weights import INPUT_SLOT, Weight
 from llmrun.memory.patterns import tensor_pattern
-from llmrun.memory.plan import DeviceInfo, MemoryPlan
+from llmrun.memory.plan import DeviceInfo, DeviceKind, MemoryPlan
+
+
+class _Listed(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> DeviceKind: ...
+
+
+Listed = TypeVar("Listed", bound=_Listed)
 
 _HOST = DeviceInfo("CPU", "cpu", 0, 0)
 
@@ -29,11 +40,13 @@ def host_of(devices: Sequence[DeviceInfo]) -> DeviceInfo:
     return next((d for d in devices if d.kind == "cpu"), _HOST)
 
 
-def gpus_of(devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """Devices layers can go to, in the engine's order: servers first; integrated ones only without others."""
+def gpus_of(devices: Sequence[Listed]) -> tuple[Listed, ...]:
+    """Devices layers can go to, in the engine's order: servers first, then the GPUs here, the integrated ones
+    where there are no others. Source: llama_prepare_model_devices in src/llama.cpp."""
     gpus = [d for d in devices if d.kind == "gpu"]
-    gpus.sort(key=lambda d: not d.name.startswith("RPC"))
-    return tuple(gpus) or tuple(d for d in devices if d.kind == "igpu")
+    servers = [d for d in gpus if d.name.startswith("RPC")]
+    here = [d for d in gpus if d not in servers] or [d for d in devices if d.kind == "igpu"]
+    return (*servers, *here)
 
 
 def _f32(value: float) -> float:

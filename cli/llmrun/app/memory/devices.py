@@ -10,6 +10,7 @@ from dataclasses import replace
 from llmrun.app.memory.host_memory import HostMemory, host_memory
 from llmrun.engine.api import GpuLayers, ModelParams
 from llmrun.engine.bindings import Device
+from llmrun.engine.offload import seen_once
 from llmrun.engine.probe.sizes import probe_devices
 from llmrun.errors import EngineFailure, UsageError
 from llmrun.memory.placement import gpus_of
@@ -52,14 +53,14 @@ class DeviceProbe:
 
 
 def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo, ...]:
-    """The engine's devices, the CPU first and with the memory of `host`.
+    """The engine's devices, each once, the CPU first and with the memory of `host`.
 
     So has a device that tells of no memory at all, as the engine itself takes it (load_tensors in
     src/llama-model.cpp).
     """
     name = next((device.name for device in found if device.kind == "cpu"), _HOST)
     others = []
-    for d in found:
+    for d in seen_once(found):
         told = d.total_bytes or d.kind == "accel"
         free, total = (d.free_bytes, d.total_bytes) if told else (host.free_bytes, host.total_bytes)
         if d.kind != "cpu":
