@@ -125,6 +125,13 @@ def test_help_names_every_flag(cli: Cli, command: str, columns: str) -> None:
     assert not {s.flag for s in FLAGGED if s.name in left_out} & shown
 
 
+def test_help_leaves_more_than_half_of_a_terminal_to_the_words(cli: Cli) -> None:
+    lines = cli.here("run", "--help", env={"COLUMNS": "80"}).text.splitlines()
+    sections = [line for line in lines if re.fullmatch(r"[A-Z].*:", line)]
+    assert sections == ["Arguments:", "Options:", "Memory:", "Hardware:", "Context:", "Sampling:", "Answer:"]
+    assert max(len(line) - len(line.lstrip()) for line in lines) <= 35
+
+
 @pytest.mark.parametrize("command", [("chat",), ("config", "show")], ids=" ".join)
 def test_help_on_a_narrow_terminal_cuts_no_flag_short(cli: Cli, command: tuple[str, ...]) -> None:
     ended = cli(*command, "--help", env={"COLUMNS": "40"})
@@ -153,3 +160,9 @@ def test_a_wrong_command_line_is_two_lines(cli: Cli, words: tuple[str, ...]) -> 
     assert (ended.status, ended.out) == (2, b"")
     assert ended.err.count("\n") <= 2
     assert "--help" in ended.err
+
+
+def test_a_missing_argument_shows_the_usage(cli: Cli) -> None:
+    """Whoever writes `run -m model.gguf`, as llama.cpp has it, sees where the model goes."""
+    for words in (("run",), ("run", "-m", "model.gguf")):
+        assert "llmrun run [OPTIONS] MODEL [PROMPT]..." in cli.here(*words).err

@@ -42,7 +42,7 @@ def bench(
     *,
     models: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="MODEL...", help="paths of .gguf files, or names; --compare: a saved run"),
+        typer.Argument(metavar="MODEL", help="paths of .gguf files, or names; --compare: a saved run"),
     ] = None,
     n_prompt: Prompts = None,
     n_gen: Gen = None,

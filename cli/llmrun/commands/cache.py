@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
-cache_app = typer.Typer(no_args_is_help=True, help="Prefixes of prompts that are kept on disk.")
+from llmrun.commands.help_page import HelpCommand, HelpGroup
+
+cache_app = typer.Typer(
+    rich_markup_mode=None,
+    cls=HelpGroup,
+    help="Prefixes of prompts that are kept on disk.",
+)
 
 Json = Annotated[bool, typer.Option("--json", help="one JSON document")]
 
 
-@cache_app.command()
+@cache_app.command(cls=HelpCommand)
 def ls(*, json: Json = False) -> None:
     """List what is kept, the last used first: model, tokens, size, last use, window."""
     from llmrun.app.prefixes.listing import list_prefixes
@@ -29,7 +35,7 @@ def ls(*, json: Json = False) -> None:
     print_cache(streams, report)
 
 
-@cache_app.command()
+@cache_app.command(cls=HelpCommand)
 def clear(*, json: Json = False) -> None:
     """Remove all that is kept; later prompts are evaluated from their first token."""
     from llmrun.app.prefixes.listing import clear_prefixes, list_prefixes

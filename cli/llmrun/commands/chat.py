@@ -31,7 +31,7 @@ def chat(
     *,
     model: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[MODEL]", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
+        typer.Argument(metavar="MODEL", help="path to a .gguf file, user/repo:QUANT, or a catalogue name"),
     ] = None,
     continue_: Annotated[bool, typer.Option("--continue", help="go on with the last session")] = False,
     session: Annotated[

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from llmrun.commands.main import COMMANDS, asked_for, make_app
-from llmrun.commands.process import run_guarded, usage_error
+from llmrun.commands.process import run_guarded
 from llmrun.errors import UsageError
 
 _COMPLETION = "_LLMRUN_COMPLETE"
@@ -27,10 +27,7 @@ def run_cli(arguments: Sequence[str]) -> int:
         except typer.Abort as error:
             raise KeyboardInterrupt from error
         except typer.TyperException as error:
-            if not error.format_message():  # nothing was asked, and Typer has shown the help
-                status = UsageError.exit_code
-                return
-            raise usage_error(error.format_message()) from error
+            raise _usage_error(error) from error
         except SystemExit as error:
             if isinstance(error.__context__, BrokenPipeError):  # Typer's own answer to it is status 1
                 raise error.__context__ from None
@@ -39,3 +36,14 @@ def run_cli(arguments: Sequence[str]) -> int:
 
     failed = run_guarded(body, arguments)
     return failed or status
+
+
+def _usage_error(error: typer.TyperException) -> UsageError:
+    """The parser's complaint as one of ours, with the usage of the command that was asked for."""
+    said = error.format_message()
+    message = f"{said[:1].lower()}{said[1:].rstrip('.')}"
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return UsageError(message, "see `llmrun --help`")
+    usage = " ".join(context.get_usage().split()).removeprefix("Usage: ")
+    return UsageError(message, f"usage: {usage}; `{context.command_path} --help` tells more")

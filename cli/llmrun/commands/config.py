@@ -7,12 +7,17 @@ from typing import Annotated, Optional
 
 import typer
 
+from llmrun.commands.help_page import HelpCommand, HelpGroup
 from llmrun.commands.options import takes_settings
 
-config_app = typer.Typer(no_args_is_help=True, help="Effective settings and where each came from.")
+config_app = typer.Typer(
+    rich_markup_mode=None,
+    cls=HelpGroup,
+    help="Effective settings and where each came from.",
+)
 
 
-@config_app.command()
+@config_app.command(cls=HelpCommand)
 @takes_settings()
 def show(
     *,
@@ -34,7 +39,7 @@ def show(
     print_settings(Streams.of_process(), rows, settings.as_json() if json else None)
 
 
-@config_app.command()
+@config_app.command(cls=HelpCommand)
 def path() -> None:
     """Show where the user's own settings file, profiles, data and cache are."""
     from llmrun.config.dirs import user_cache_dir, user_config_file, user_data_dir

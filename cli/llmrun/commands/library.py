@@ -36,7 +36,7 @@ def rm(
     *,
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="names as `llmrun list` shows them; user/repo is all of it"),
+        typer.Argument(metavar="MODEL", help="names as `llmrun list` shows them; user/repo is all of it"),
     ],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
     json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,

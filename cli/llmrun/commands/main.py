@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from llmrun import __version__
-from llmrun.commands.help_style import help_style
+from llmrun.commands.help_page import HelpCommand, HelpGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +88,23 @@ def asked_for(arguments: Iterable[str]) -> str:
 
 def make_app(loaded: Iterable[str] = COMMANDS) -> typer.Typer:
     """The application with the `loaded` commands, all by default; the others are known to help alone."""
-    style = help_style()
     app = typer.Typer(
         name="llmrun",
         help="Run GGUF language models on this machine and see prefill, decode and the KV cache at work.",
-        no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode=style,
+        rich_markup_mode=None,
+        cls=HelpGroup,
     )
     app.callback()(_root)
     chosen = set(loaded)
     for name, entry in COMMANDS.items():
         if entry.group:
             group = entry.load() if name in chosen else typer.Typer(help=entry.help)
-            group.rich_markup_mode = style
             app.add_typer(group, name=name)
         elif name in chosen:
-            app.command(name)(entry.load())
+            app.command(name, cls=HelpCommand)(entry.load())
         else:
             app.command(name, help=entry.help)(_placeholder)
     return app

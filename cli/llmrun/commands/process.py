@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import pairwise, takewhile
 
 from llmrun.engine.abort import on_abort
-from llmrun.errors import DoesNotFit, Interrupted, LlmrunError, UsageError
+from llmrun.errors import DoesNotFit, Interrupted, LlmrunError
 from llmrun.metrics.clock import Clock, process_clock
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import visible
@@ -119,11 +119,6 @@ def _report(error: LlmrunError, arguments: Sequence[str], clock: Clock) -> int:
             line_at_s=clock() if wants_lines(arguments) else None,
         )
     return error.exit_code
-
-
-def usage_error(message: str) -> UsageError:
-    """A parser's complaint as one of ours."""
-    return UsageError(message, "see --help")
 
 
 def _is_output_error(error: OSError) -> bool:

@@ -45,7 +45,7 @@ def run(
     ],
     words: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="[PROMPT]", help="the prompt; @FILE reads one, @@ is a plain @"),
+        typer.Argument(metavar="PROMPT", help="the prompt; @FILE reads one, @@ is a plain @"),
     ] = None,
     prompt: Annotated[
         Optional[str],  # noqa: UP045
