@@ -14,8 +14,9 @@ import pytest
 from tests.support.archs import write_split
 from tests.support.cli import Cli, Running
 from tests.support.hub import REPO
-from tests.support.pulling import Online, wait_until
+from tests.support.pulling import Online
 from tests.support.puppet import write_puppet
+from tests.support.waiting import wait_until
 
 GREEDY = ("--temp", "0", "-n", "4", "-c", "128")
 ANSWER = "a short answer"

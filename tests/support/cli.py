@@ -32,10 +32,11 @@ import pyte
 import pytest
 
 from tests.support.screen import resize, shown_lines
+from tests.support.waiting import TIMEOUT_S
 
-TIMEOUT_S = 60.0
 PROMPT = ">>> "
 _LONGEST_SEQUENCE = 200
+_LAST = b"\0"  # written behind the output of a child that has ended; no terminal shows it
 _KEPT_VARIABLES = ("PATH", "HOME", "SYSTEMROOT", "TMPDIR", "LD_LIBRARY_PATH")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>78DM]")
 # a child without a controlling terminal takes its stdin as one, so that ^C becomes a signal
@@ -272,6 +273,7 @@ class Terminal:
         self._raw = b""
         self._text, self._tail = "", ""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._all_read = False
         self._unplugged, self._plug = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *command],
@@ -310,21 +312,35 @@ class Terminal:
         self._process.wait()
 
     def _read(self) -> None:
-        while True:
-            ready, _, _ = select.select([self._master, self._unplugged], [], [])
-            if self._unplugged in ready:
-                return
-            try:
-                piece = os.read(self._master, 65536)
-            except OSError:  # every end of the other side is closed
-                piece = b""
+        while piece := self._piece():
             with self._changed:
+                if self._process.returncode is not None and _LAST in piece:
+                    piece, self._all_read = piece.replace(_LAST, b""), True
                 self._raw += piece
                 self._add_text(self._decode(piece))
                 self._stream.feed(piece)
                 self._changed.notify_all()
-            if not piece:
-                return
+        with self._changed:
+            self._all_read = True
+            self._add_text("")
+            self._changed.notify_all()
+
+    def _piece(self) -> bytes:
+        """What came next; nothing once either end is closed."""
+        ready, _, _ = select.select([self._master, self._unplugged], [], [])
+        if self._unplugged in ready:
+            return b""
+        try:
+            return os.read(self._master, 65536)
+        except OSError:  # every end of the other side is closed
+            return b""
+
+    def _read_the_rest(self) -> None:
+        """Wait for the last output of a child that has ended: what is written behind it comes after it."""
+        with suppress(OSError):  # hung up
+            os.write(self._slave, _LAST)
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._all_read, TIMEOUT_S)
 
     @property
     def raw(self) -> bytes:
@@ -395,17 +411,17 @@ class Terminal:
         deadline_s = time.monotonic() + TIMEOUT_S
         with self._changed:
             while not condition():
-                assert self._process.poll() is None, f"ended without {what!r}:\n{self.text}"
+                if self._process.poll() is not None:
+                    self._read_the_rest()
+                    assert condition(), f"ended without {what!r}:\n{self.text}"
+                    return
                 assert time.monotonic() < deadline_s, f"no {what!r} in:\n{self.text}"
                 self._changed.wait(0.2)
 
     def ended(self) -> int:
         """Wait for the end and for the last output; the exit status."""
         status = self._process.wait(TIMEOUT_S)
-        length = -1
-        while length != len(self._raw):
-            length = len(self._raw)
-            time.sleep(0.05)
+        self._read_the_rest()
         return status
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import TIMEOUT_S, Cli, Ended
+from tests.support.cli import Cli, Ended
 from tests.support.hub import LoopbackHub, loopback_hub
 
 
@@ -37,14 +36,6 @@ class Online:
     def taken_bytes(self) -> int:
         """What the cache takes, without its locks."""
         return sum(path.lstat().st_size for path in self.cache.rglob("*") if path.is_file())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Until something another process does."""
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 @pytest.fixture

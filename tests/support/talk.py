@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from llmrun.journal.sessions import SessionStore
 
 from tests.support.cli import Cli, Terminal
 
-_PROMPT_ENDED = b"\x1b[?2004l"
+PROMPT_ENDED = b"\x1b[?2004l"
 """What the editor sends when a line was entered."""
 
 
@@ -32,7 +31,7 @@ class Talk:
         """Enter a line; the length of the text shown before."""
         text, raw = len(self.terminal.text), len(self.terminal.raw)
         self.terminal.send(line + "\r")
-        self.terminal.wait_until(lambda: _PROMPT_ENDED in self.terminal.raw[raw:], "end of the prompt")
+        self.terminal.wait_until(lambda: PROMPT_ENDED in self.terminal.raw[raw:], "end of the prompt")
         return text
 
     def leaves(self) -> None:
@@ -66,11 +65,3 @@ def said(cli: Cli) -> list[tuple[str, str]]:
 def session_files(cli: Cli) -> list[Path]:
     """All session files."""
     return sorted((cli.data_dir / "sessions").glob("*"))
-
-
-def wait_for_turns(cli: Cli, count: int, seconds: float = 20.0) -> None:
-    """Until that many turns are on the disk."""
-    deadline_s = time.monotonic() + seconds
-    while sum(file.read_text().count('"llmrun.turn/1"') for file in session_files(cli)) < count:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -14,7 +13,8 @@ import pytest
 from llmrun.ui.completion import CompletionFacts
 from llmrun.ui.line_editor import LineEditor
 
-from tests.support.cli import TIMEOUT_S, Terminal
+from tests.support.cli import Terminal
+from tests.support.talk import PROMPT_ENDED
 
 DRIVER = """
 import json, os, signal, sys
@@ -104,10 +104,10 @@ class Chat:
     def types(self, keys: str, *lines: str) -> None:
         """Press keys and wait until the screen shows these lines, spaces around them aside."""
         self.terminal.send(keys)
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while not {line.strip() for line in lines} <= {line.strip() for line in self.terminal.display}:
-            assert time.monotonic() < deadline_s, "\n".join(self.terminal.display)
-            time.sleep(0.02)
+        wanted = {line.strip() for line in lines}
+        self.terminal.wait_until(
+            lambda: wanted <= {line.strip() for line in self.terminal.display}, f"{wanted}"
+        )
 
     def leave(self) -> None:
         """Ctrl-D ends it, and the terminal is as before."""
@@ -211,10 +211,11 @@ def test_the_menu_finds_room_at_the_end_of_the_screen(tmp_path: Path) -> None:
 def test_the_prompt_is_drawn_on_stderr(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+b") as out, Chat(tmp_path, out=out) as chat:
         chat.terminal.send("hello" + ENTER)
-        chat.expect("hello")
-        chat.expect(PROMPT)
+        chat.terminal.wait_until(lambda: PROMPT_ENDED in chat.terminal.raw, "end of the prompt")
+        chat.terminal.wait_for_prompt()
         chat.terminal.send(CTRL_D)
         assert chat.terminal.ended() == 0
+        assert ">>> hello" in chat.terminal.display
     assert (tmp_path / "out").read_bytes() == b'got "hello"\nleft\n'
 
 
