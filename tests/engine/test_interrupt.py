@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmrun.engine.api import EndStep, Job, PrefillStep, Step, TokenStep
+from llmrun.engine.bindings import library
 from llmrun.engine.llama import LlamaEngine
 
-from tests.support.engines import EXACT, GREEDY, OpenTiny, by_sequence, distance, pos_max, run_one
+from tests.support.engines import (
+    EXACT,
+    GREEDY,
+    OpenTiny,
+    by_sequence,
+    distance,
+    open_llama,
+    pos_max,
+    run_one,
+)
 from tests.support.tiny import Arch
 
 ARCHS: tuple[Arch, ...] = ("llama", "gemma3", "mamba")
@@ -50,6 +61,24 @@ def check_next_run(open_tiny: OpenTiny, engine: LlamaEngine, arch: Arch) -> None
     cold = run_one(open_tiny(arch, copy=1, **PARAMS), following, max_tokens=5)
     assert warm.tokens == cold.tokens
     assert distance(warm.logits, cold.logits) < 2e-2  # the reason is in test_reuse_law.py
+
+
+def test_while_the_context_is_made_anew(tiny_path: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag that another thread holds is the new context's, too."""
+    engine = open_llama(tiny_path["llama"], n_ctx=256)
+    held = engine._context.abort
+    create = library().llama_init_from_model
+
+    def interrupted(*arguments: Any) -> Any:
+        held.set()
+        return create(*arguments)
+
+    monkeypatch.setattr(library(), "llama_init_from_model", interrupted)
+    assert engine.resize(512)
+    assert list(engine.run([Job(0, PROMPT[:9], GREEDY, 5)]))[-1] == EndStep(0, "interrupted")
+    engine.resume()
+    assert run_one(engine, PROMPT[:9], max_tokens=5).reason == "length"
+    engine.close()
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.bindings import library
 from llmrun.engine.llama import LlamaEngine, open_engine
 from llmrun.engine.model import Model, wanted_layers
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel, UsageError
@@ -90,6 +91,26 @@ def test_layers_for_prediction_take_places_on_the_gpu(
     facts = memory_facts(read_header(path))
     model.close()
     assert model.gpu_layers == facts.n_slots == len(facts.layers) + 2
+
+
+def test_a_context_that_gets_no_threads_is_freed(
+    tiny_path: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[object] = []
+    free = library().llama_free
+
+    def noted(context: object) -> None:
+        freed.append(context)
+        free(context)
+
+    def refuse(_count: int) -> None:
+        raise EngineFailure("no threads")
+
+    monkeypatch.setattr(library(), "llama_free", noted)
+    monkeypatch.setattr("llmrun.engine.threadpool._check_threads", refuse)
+    with pytest.raises(EngineFailure, match="no threads"):
+        open_llama(tiny_path["llama"])
+    assert len(freed) == 1
 
 
 class TestCancel:

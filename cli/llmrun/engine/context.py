@@ -51,7 +51,8 @@ class AbortFlag:
         """Let decodes run again."""
         self._buffer[0] = b"\x00"
 
-    def __bool__(self) -> bool:
+    def is_set(self) -> bool:
+        """Whether decodes are refused."""
         return self._buffer[0] != b"\x00"
 
 
@@ -100,7 +101,11 @@ class Context:
         self._held: list[list[int]] = [[] for _ in range(params.n_seq)]
         self._init_batch()
         self._threads = ThreadPools(params.n_threads, params.n_threads_batch)
-        self._threads.attach(self.handle)
+        try:
+            self._threads.attach(self.handle)
+        except EngineFailure:
+            self.close()
+            raise
 
     def _init_batch(self) -> None:
         """One batch for the context's life, its arrays seen as ctypes arrays so that slices copy in C."""
@@ -260,7 +265,7 @@ class Context:
         return count
 
     def _launch(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
-        if self.abort:
+        if self.abort.is_set():
             return "aborted"
         self._batch.n_tokens = len(pairs)
         code = self._lib.llama_decode(self.handle, self._batch)
