@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,17 @@ def probe_compute() -> None:
 
 
 def _decode_batch(path: Path, extra_bufts: bool) -> None:
-    model = Model(
+    loaded = Model(
         ModelParams(str(path), gpu_layers=0),
         extra_bufts=extra_bufts,
         progress=lambda _: None,
         cancelled=threading.Event(),
     )
-    context = Context(model, ContextParams(n_ctx=256, n_batch=_BATCH, n_ubatch=_BATCH))
-    result = context.prefill(0, range(_BATCH))
+    params = ContextParams(n_ctx=256, n_batch=_BATCH, n_ubatch=_BATCH)
+    with closing(loaded) as model, closing(Context(model, params)) as context:
+        result = context.prefill(0, range(_BATCH))
     if result != "ok":
         raise SystemExit(f"the batch was {result}")
-    context.close()
-    model.close()
 
 
 def answer(entry: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,17 +53,12 @@ def account(
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
     opened = _Opened(loaded, tuple(native_log.lines), cpu, model.use_mmap, dry)
-    try:
+    with closing(loaded):
         slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
         if dry:
             _check_state(slot, context.n_seq, {cpu: state_bytes})
-        made = Context(loaded, context)
-        try:
+        with closing(Context(loaded, context)) as made:
             return _add_up(paths, opened, made, context, slot)
-        finally:
-            made.close()
-    finally:
-        loaded.close()
 
 
 def _check_state(slot: Counter[str], n_seq: int, free: dict[str, int]) -> None:
@@ -84,10 +80,9 @@ def _state_slot(opened: _Opened) -> Counter[str]:
     """
     sizes = []
     for n_seq in (1, 2):
-        context = Context(opened.model, replace(_SMALLEST, n_seq=n_seq))
-        breakdown = read_breakdown(context.handle, opened.cpu)
-        sizes.append(_sum_blocks(context, recurrent=True) if breakdown is None else breakdown.context)
-        context.close()
+        with closing(Context(opened.model, replace(_SMALLEST, n_seq=n_seq))) as context:
+            breakdown = read_breakdown(context.handle, opened.cpu)
+            sizes.append(_sum_blocks(context, recurrent=True) if breakdown is None else breakdown.context)
     return sizes[1] - sizes[0]
 
 

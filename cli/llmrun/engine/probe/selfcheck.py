@@ -6,6 +6,7 @@ import ctypes
 import math
 import tempfile
 import threading
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,20 +60,17 @@ def generate(extra_bufts: bool, gpu_layers: GpuLayers, n_threads: int) -> int:
     with tempfile.TemporaryDirectory(prefix="llmrun-probe-") as folder:
         path = Path(folder) / "probe.gguf"
         write_q4_0_model(path)
-        model = Model(
+        params = ContextParams(
+            n_ctx=256, n_batch=_PROMPT, n_ubatch=_PROMPT, n_threads=n_threads, n_threads_batch=n_threads
+        )
+        loaded = Model(
             ModelParams(str(path), gpu_layers=gpu_layers),
             extra_bufts=extra_bufts,
             progress=lambda _: None,
             cancelled=threading.Event(),
         )
-        params = ContextParams(
-            n_ctx=256, n_batch=_PROMPT, n_ubatch=_PROMPT, n_threads=n_threads, n_threads_batch=n_threads
-        )
-        context = Context(model, params)
-        made = _decode(context, model.vocab.n_tokens)
-        context.close()
-        model.close()
-    return made
+        with closing(loaded) as model, closing(Context(model, params)) as context:
+            return _decode(context, model.vocab.n_tokens)
 
 
 def _decode(context: Context, n_vocab: int) -> int:
