@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmrun.app import plan
+from llmrun.app.answer import decode
 from llmrun.app.chat import Chat
 from llmrun.app.loading import OpenRequest
 from llmrun.app.run import RunRequest, run
@@ -22,10 +23,12 @@ from llmrun.app.worker import Stop
 from llmrun.engine.api import ContextParams
 from llmrun.engine.llama import LlamaEngine
 from llmrun.errors import WriteFailure
+from llmrun.events import Notice, Token
 from llmrun.journal.sessions import SessionStore
 from llmrun.metrics.clock import process_clock
 
 from tests.support.engines import open_llama, run_one
+from tests.support.models import smollm2_path
 from tests.support.requests import CHAT_TEMPLATE, Answered
 from tests.support.tiny import Arch, write_tiny
 
@@ -148,6 +151,42 @@ def test_growth_between_turns_and_in_an_answer_changes_no_token(
     assert len(rig.resized) >= 3
     assert rig.resized == sorted(rig.resized)
     assert rig.resized[-1] == chat.kv.capacity_tokens <= TRAINED
+
+
+def grown_in_the_middle(answered: Answered) -> bool:
+    """Whether the context has grown between two tokens of the answer."""
+    kinds = [type(event) for event in answered.events]
+    notices = [at for at, event in enumerate(answered.events) if isinstance(event, Notice)]
+    return any(Token in kinds[:at] and Token in kinds[at:] for at in notices)
+
+
+SAMPLED = {"temperature": 0.8, "seed": 7, "repeat_penalty": 1.1, "prefix_cache": False}
+
+
+# not of a window: sums over one that was moved are rounded otherwise
+@pytest.mark.parametrize("arch", ["llama", "mamba", "falcon-h1"])
+def test_a_seed_draws_the_same_tokens_whether_the_context_grows_in_an_answer_or_not(
+    rig: Rig, paths: dict[Arch, Path], arch: Arch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 768)
+    grown = rig.run(paths[arch], "go", max_tokens=900, **SAMPLED)
+    large = rig.run(paths[arch], "go", max_tokens=900, n_ctx=1024, **SAMPLED)
+    assert grown_in_the_middle(grown)
+    assert not grown_in_the_middle(large)
+    assert grown.completion.text == large.completion.text
+    assert grown.completion.stats.generated_tokens == 900
+
+
+@pytest.mark.slow
+def test_a_seed_draws_the_same_tokens_of_a_real_model(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "DEFAULT_CTX", 256)
+    monkeypatch.setattr(decode, "ANSWER_ROOM", 4)
+    usual = {"flash_attn": "auto", "kv_type": "f16", "n_ubatch": 512, "max_tokens": 60}
+    prompt = "Write a story about " + "one man and another, " * 42
+    grown = rig.run(smollm2_path(), prompt, **SAMPLED | usual)
+    large = rig.run(smollm2_path(), prompt, n_ctx=1024, **SAMPLED | usual)
+    assert grown_in_the_middle(grown)
+    assert grown.completion.text == large.completion.text
 
 
 def test_growth_beyond_the_short_factors_of_longrope_evaluates_again(

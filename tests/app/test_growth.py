@@ -117,13 +117,12 @@ class TestConversation:
         assert any("grown" in e.text for e in second.events if isinstance(e, Notice))
 
     def test_an_answer_goes_on_where_the_context_was_full(self, long_desk: Desk) -> None:
-        endless = ["x"] * 20_000
-        chat = long_desk.chat([endless, ["fi", "ne"]], None, n_ctx_train=TRAINED)
+        chat = self.chat(long_desk, [*["x"] * 9000, "fi", "ne"])
         answered = self.say(chat, "go").completion
         assert answered.finish_reason == "stop"
         assert answered.kv.capacity_tokens == 16384
-        assert answered.text.strip("x") == "fine"
-        assert answered.stats.generated_tokens == len(answered.text) - len("fine") + 3
+        assert answered.text == "x" * 9000 + "fine"
+        assert answered.stats.generated_tokens == 9003
         assert answered.kv.tokens == answered.stats.prompt_tokens + answered.stats.generated_tokens - 1
 
     def test_the_meter_counts_the_answer_in_the_context_as_it_is_now(self, long_desk: Desk) -> None:
@@ -141,10 +140,11 @@ class TestConversation:
     ) -> None:
         """The ten tokens that close it begin some tokens before the context is full."""
         monkeypatch.setattr(plan, "DEFAULT_CTX", 768)
-        thinking = ["<think>", *["x"] * 900]
+        reply = ["<think>", *["x"] * 900, "yz"]
         budget = 768 - len("<|user|>go\n<|go|>") + 1 - before_full
-        chat = long_desk.chat([thinking, ["y", "z"]], None, n_ctx_train=TRAINED, think_budget=budget)
+        chat = self.chat(long_desk, reply, think_budget=budget)
         answered = self.say(chat, "go").completion
+        assert len(answered.reasoning + answered.text) == 902
         assert set(answered.reasoning) == {"x"}
         assert answered.text.strip("x") == "yz"
 

@@ -315,3 +315,20 @@ def test_a_larger_context_takes_over_what_every_sequence_holds(kind: Kind) -> No
     check_books(engine, longer, steps, seq=1)
     engine.interrupt()
     assert run(engine, prompts[0])[-1] == EndStep(0, "interrupted")
+
+
+def test_an_answer_that_ended_for_want_of_cells_goes_on_where_there_are_more(kind: Kind) -> None:
+    engine = kind.endless()
+    job = Job(0, prompt_of(engine, "x" * 50), GREEDY, 2 * N_CTX)
+    running = engine.run([job])
+    seen = []
+    for step in running:
+        if step == EndStep(0, "context"):
+            assert engine.resize(4 * N_CTX)
+            running.go_on(0)
+        else:
+            seen.append(step)
+    tokens, ends = by_sequence(seen)
+    assert ends == {0: "length"}
+    assert len(tokens[0]) == 2 * N_CTX
+    assert list(engine.held(0)) == [*job.prompt, *tokens[0][:-1]]

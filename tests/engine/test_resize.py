@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from llmrun.engine import llama
-from llmrun.engine.api import ContextParams, ModelParams
+from llmrun.engine.api import ContextParams, EndStep, Job, ModelParams
 from llmrun.engine.context import Context
 from llmrun.engine.llama import LlamaEngine, open_engine
 from llmrun.errors import DoesNotFit, EngineFailure
 
 from tests.support.alone import alone
 from tests.support.archs import write_arch
-from tests.support.engines import EXACT, distance, open_llama, run_one
+from tests.support.engines import EXACT, GREEDY, by_sequence, distance, open_llama, run_one
 from tests.support.rpc import rpc_server
 from tests.support.tiny import Arch
 
@@ -87,6 +87,33 @@ def test_several_sequences(tiny_path: dict[Arch, Path], unified: bool) -> None:
             outcome = run_one(engine, prompt, seq=seq)
             assert outcome.reused == len(prompt) - len(PROMPT)
             assert distance(outcome.logits, run_one(large, prompt).logits) < 2e-2
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_answers_under_way_go_on_in_the_larger_one(
+    tiny_path: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Also those of sequences that were not at their end, and where nothing can be moved."""
+    jobs = [Job(0, PROMPT[:100], GREEDY, 350), Job(1, PROMPT[50:], GREEDY, 250)]
+    with (
+        closing(open_llama(tiny_path["llama"], **EXACT, n_seq=2, n_ctx=N_CTX)) as engine,
+        closing(open_llama(tiny_path["llama"], **EXACT, n_ctx=4 * N_CTX)) as large,
+    ):
+        if lost:
+            monkeypatch.setattr(Context, "restore", lambda *_: False)
+        run = engine.run(jobs)
+        seen = []
+        for step in run:
+            if step in (EndStep(0, "context"), EndStep(1, "context")):
+                assert engine.resize(4 * N_CTX)
+                run.go_on(step.seq)
+            else:
+                seen.append(step)
+        tokens, ends = by_sequence(seen)
+        assert ends == {0: "length", 1: "length"}
+        for job in jobs:
+            assert tokens[job.seq] == run_one(large, job.prompt, max_tokens=job.max_tokens).tokens
+            assert list(engine.held(job.seq)) == [*job.prompt, *tokens[job.seq][:-1]]
 
 
 def open_offloaded(path: Path, server: str, n_ctx: int) -> LlamaEngine:

@@ -247,6 +247,13 @@ class Run(Protocol):
         """Let the next tokens of `seq` be these instead of sampled ones."""
         ...
 
+    def go_on(self, seq: int) -> None:
+        """Take back the `EndStep(reason="context")` of `seq` that came last, since the engine was resized.
+
+        What the sequences no longer hold is evaluated again. Samplers go on as they were, so that a seed
+        draws what it would have drawn in a context of that size from the start."""
+        ...
+
 
 class Engine(Protocol):
     """A loaded model with its context. Raises `EngineFailure` when the library fails."""

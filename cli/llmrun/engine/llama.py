@@ -88,7 +88,7 @@ class LlamaEngine:
         """See `Engine.run`."""
         if not self._context.is_open:  # it could not be made again when its size was to change
             self._use(self._params)
-        return DecodeLoop(self._context, self._vocab, jobs)
+        return DecodeLoop(lambda: self._context, self._vocab, jobs)
 
     def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
         """See `Engine.feed`."""

@@ -8,7 +8,7 @@ shown and Ctrl-C obeyed between slices on devices that ignore the abort callback
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
@@ -29,10 +29,12 @@ from llmrun.engine.vocab import Vocab
 
 @dataclass(slots=True)
 class _Sequence:
+    """`behind`: not all of its prompt and its sampled tokens but the last is known to be evaluated."""
+
     job: Job
     forced: deque[int] = field(default_factory=deque)
-    sampled: int = 0
-    last_token: int = 0
+    sampled: list[int] = field(default_factory=list)
+    behind: bool = True
     ended: bool = False
 
     @property
@@ -45,14 +47,19 @@ class _Sequence:
 
 
 class DecodeLoop:
-    """Runs a set of jobs on one context; implements `Run` of `engine/api.py`. Iterate it once."""
+    """Runs a set of jobs; implements `Run` of `engine/api.py`. Iterate it once."""
 
-    def __init__(self, context: Context, vocab: Vocab, jobs: Sequence[Job]) -> None:
-        self._context = context
+    def __init__(self, context: Callable[[], Context], vocab: Vocab, jobs: Sequence[Job]) -> None:
+        """`context` gives the one to use, which another may replace where a sequence has ended."""
+        self._context_now = context
         self._vocab = vocab
         self._sequences = [_Sequence(job) for job in jobs]
         self._samplers: dict[int, Sampler] = {}
         self._complete: set[int] = set()  # sequences asked to stop
+
+    @property
+    def _context(self) -> Context:
+        return self._context_now()
 
     def stop(self, seq: int) -> None:
         """End a sequence whose answer is complete; what is in its cache stays for the next prompt."""
@@ -60,7 +67,17 @@ class DecodeLoop:
 
     def force(self, seq: int, tokens: Sequence[int]) -> None:
         """Let the next tokens of `seq` be these instead of sampled ones."""
-        next(s for s in self._sequences if s.seq == seq).forced.extend(tokens)
+        self._of(seq).forced.extend(tokens)
+
+    def go_on(self, seq: int) -> None:
+        """Take back the end of a sequence for want of cells, now that there are more; what the others held
+        was moved, too."""
+        self._of(seq).ended = False
+        for sequence in self._sequences:
+            sequence.behind = True
+
+    def _of(self, seq: int) -> _Sequence:
+        return next(s for s in self._sequences if s.seq == seq)
 
     def __iter__(self) -> Iterator[Step]:
         jobs = [s.job for s in self._sequences]
@@ -69,13 +86,14 @@ class DecodeLoop:
             for job in jobs:
                 sampler = Sampler(job.sampling, self._vocab, job.prompt)
                 self._samplers[job.seq] = open_samplers.enter_context(closing(sampler))
-            for sequence in self._sequences:
-                yield from self._prefill(sequence)
             while running := [s for s in self._sequences if not s.ended]:
-                yield from self._decode(running)
+                behind = next((s for s in running if s.behind), None)
+                yield from self._decode(running) if behind is None else self._prefill(behind)
 
     def _prefill(self, sequence: _Sequence) -> Iterator[Step]:
-        context, seq, prompt = self._context, sequence.seq, sequence.job.prompt
+        """Evaluate what the sequence does not hold yet, then sample what follows."""
+        context, seq, prompt = self._context, sequence.seq, [*sequence.job.prompt, *sequence.sampled]
+        sequence.behind = False
         if seq in self._complete:
             yield sequence.end("stopped")
             return
@@ -108,9 +126,9 @@ class DecodeLoop:
                 batch.append(sequence)
             else:
                 yield sequence.end("context")
-        if not batch:
+        if not batch or any(s.behind for s in running):
             return
-        result = self._context.decode([(s.seq, s.last_token) for s in batch])
+        result = self._context.decode([(s.seq, s.sampled[-1]) for s in batch])
         if result != "ok":
             for sequence in batch:
                 yield sequence.end("interrupted" if result == "aborted" else "context")
@@ -128,13 +146,12 @@ class DecodeLoop:
             token = sampler.sample(self._context.handle, index)
         wanted = sequence.job.logprobs
         logprobs = None if wanted is None else self._context.logprobs(index, token, wanted)
-        sequence.last_token = token
-        sequence.sampled += 1
+        sequence.sampled.append(token)
         eog = self._vocab.is_eog(token)
         yield TokenStep(sequence.seq, token, eog, logprobs)
         if eog:
             yield sequence.end("eog")
         elif sequence.seq in self._complete:
             yield sequence.end("stopped")
-        elif sequence.sampled == sequence.job.max_tokens:
+        elif len(sequence.sampled) == sequence.job.max_tokens:
             yield sequence.end("length")

@@ -210,6 +210,7 @@ class _ScriptedRun:
         self._engine = engine
         self._runs = runs
         self._complete: set[int] = set()
+        self._going_on: set[int] = set()
         self._forced: dict[int, deque[int]] = {job.seq: deque() for job, _ in runs}
 
     def stop(self, seq: int) -> None:
@@ -217,6 +218,9 @@ class _ScriptedRun:
 
     def force(self, seq: int, tokens: Sequence[int]) -> None:
         self._forced[seq].extend(tokens)
+
+    def go_on(self, seq: int) -> None:
+        self._going_on.add(seq)
 
     def __iter__(self) -> Iterator[Step]:
         check_prompts([job for job, _ in self._runs], self._engine.facts.n_ctx_seq)
@@ -246,7 +250,7 @@ class _ScriptedRun:
             yield from self._recite(job, reply, held)
 
     def _recite(self, job: Job, reply: Sequence[int], held: list[int]) -> Iterator[Step]:
-        engine, seq, limit = self._engine, job.seq, self._engine.facts.n_ctx_seq
+        engine, seq = self._engine, job.seq
         script, forced = iter(reply), self._forced[seq]
         for count in itertools.count(1):
             engine._tick("token")
@@ -254,10 +258,12 @@ class _ScriptedRun:
             eog = token == engine._eog
             certain = None if job.logprobs is None else TokenLogprobs(0.0, ((token, 0.0),)[: job.logprobs])
             yield TokenStep(seq, token, eog, certain)
-            reason = self._end_reason(job, count, eog=eog, full=len(held) >= limit)
+            reason = self._end_reason(job, count, eog=eog, full=len(held) >= engine.facts.n_ctx_seq)
             if reason is not None:
                 yield EndStep(seq, reason)
-                return
+                if seq not in self._going_on:
+                    return
+                self._going_on.remove(seq)
             held.append(token)
 
     def _end_reason(self, job: Job, count: int, *, eog: bool, full: bool) -> EndReason | None:

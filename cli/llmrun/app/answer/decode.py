@@ -5,7 +5,7 @@ in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, starmap
 
 from llmrun.app.answer.answer_text import AnswerText
@@ -44,16 +44,9 @@ class Decoded:
 
     sampled: list[int] = field(default_factory=list)
     choices: list[TokenChoice] = field(default_factory=list)
-    forced: list[int] = field(default_factory=list)
-    forced_at: int = 0
     reason: EndReason = "interrupted"
     prefix: PrefixReport = field(default_factory=PrefixReport)
     context: ContextUse | None = None
-
-    @property
-    def due(self) -> list[int]:
-        """What is still to come of the forced tokens."""
-        return self.forced[len(self.sampled) - self.forced_at :]
 
     def kept(self, text: AnswerText, piece: Callable[[int], bytes]) -> Sequence[int]:
         """The sampled tokens that stand for text of the answer: no closing token, no stop string."""
@@ -107,21 +100,17 @@ class Decoder:
 
     def _steps(self) -> Iterator[tuple[Run, Step | Notice]]:
         """The steps of the job; where the context is full and can grow, it goes on in the larger one."""
-        job, sampled, going_on = self.job, self.decoded.sampled, self.job
-        while True:
-            run, grown = self.opened.engine.run([going_on]), False
-            run.force(SEQ, self.decoded.due)
-            for step in run:
-                if isinstance(step, EndStep) and step.reason == "context":
-                    for notice in grow(self.opened, len(job.prompt) + len(sampled)):
-                        grown = True
-                        yield run, notice
-                if not grown and not (isinstance(step, PrefillStep) and sampled):
-                    yield run, step
-            if not grown:
-                return
-            left = None if job.max_tokens is None else job.max_tokens - len(sampled)
-            going_on = replace(job, prompt=[*job.prompt, *sampled], max_tokens=left)
+        run, sampled = self.opened.engine.run([self.job]), self.decoded.sampled
+        for step in run:
+            grown = False
+            if isinstance(step, EndStep) and step.reason == "context":
+                for notice in grow(self.opened, len(self.job.prompt) + len(sampled)):
+                    grown = True
+                    yield run, notice
+            if grown:
+                run.go_on(SEQ)
+            elif not (isinstance(step, PrefillStep) and sampled):  # of what had to be evaluated again
+                yield run, step
 
     def _evaluated(self, step: PrefillStep, began_s: float) -> Iterator[Event]:
         """A slice of the prompt; the first one, of no tokens, tells how much was reused."""
@@ -152,10 +141,9 @@ class Decoder:
 
     def _keep_budget(self, run: Run) -> None:
         """Close a reasoning block that has used up its tokens."""
-        budget, decoded = self.opened.settings.output.think_budget, self.decoded
+        budget = self.opened.settings.output.think_budget
         if budget is not None and self.timeline.reasoning_tokens == budget:
-            decoded.forced = close_reasoning(self.opened.engine, run, self.text)
-            decoded.forced_at = len(decoded.sampled)
+            close_reasoning(self.opened.engine, run, self.text)
 
     def _look(self) -> None:
         """See what the request takes of the context so far; its prompt is looked at once."""
@@ -176,13 +164,11 @@ def grow(opened: Opened, n_tokens: int) -> Iterator[Notice]:
         yield Notice("info", f"the context has grown from {format_count(before)} to {now}")
 
 
-def close_reasoning(engine: Engine, run: Run, text: AnswerText) -> list[int]:
-    """Close the reasoning block under way, if any, as the model itself would; the tokens that do it."""
-    if text.closing_marker is None:
-        return []
-    tokens = engine.tokenize(f"{text.closing_marker}\n\n", add_special=False, parse_special=True)
-    run.force(SEQ, tokens)
-    return tokens
+def close_reasoning(engine: Engine, run: Run, text: AnswerText) -> None:
+    """Close the reasoning block under way, if any, as the model itself would."""
+    if text.closing_marker is not None:
+        marker = f"{text.closing_marker}\n\n"
+        run.force(SEQ, engine.tokenize(marker, add_special=False, parse_special=True))
 
 
 def _token_events(parts: Sequence[tuple[str, str]], text: AnswerText, now_s: float) -> list[Token]:
