@@ -44,10 +44,10 @@ def retries(events: list[DownloadEvent]) -> list[FileRetried]:
     return [event for event in events if isinstance(event, FileRetried)]
 
 
-def refused(server: LoopbackHub, *, read_s: float = 5.0) -> LlmrunError:
+def refused(server: LoopbackHub) -> LlmrunError:
     """The error of a download, after which no model is there."""
     with pytest.raises(LlmrunError) as caught:
-        pull(server, read_s=read_s)
+        pull(server)
     assert cached_files(REPO) == ()
     assert caught.value.hint
     return caught.value
@@ -63,7 +63,7 @@ def test_a_line_that_breaks_costs_nothing_twice(
     server.faults.cut_times, server.faults.cut_after, server.faults.rst = 3, cut_after, rst
     assert contents(pull(server, connections=connections)) == {"m.gguf": CONTENT}
     assert server.faults.cut_times == 0
-    assert server.sent() <= SIZE * (1.05 if rst else 1.0)
+    assert server.sent() <= SIZE + (3 * cut_after if rst else 0)  # RST discards what was not read yet
 
 
 def test_another_storage_host_after_a_break_goes_on_where_the_first_was(
@@ -105,11 +105,12 @@ def test_200_mb_through_a_server_that_cuts_the_line_ten_times(server: LoopbackHu
 
 
 def test_a_line_that_goes_dead_is_given_up_and_taken_up_again(server: LoopbackHub) -> None:
-    server.faults.stall_times, server.faults.stall_after, server.faults.stall_s = 2, 50_000, 1.0
-    events = pull(server, read_s=0.15)
+    server.faults.stall_times, server.faults.stall_after = 2, 50_000
+    events = pull(server, read_s=0.5)
     assert contents(events) == {"m.gguf": CONTENT}
-    assert "stopped answering" in retries(events)[0].reason
-    assert server.sent() == SIZE
+    assert server.faults.stall_times == 0
+    assert all("stopped answering" in event.reason for event in retries(events))
+    assert (server.bodies()[-1].first_byte or 0) >= 100_000
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

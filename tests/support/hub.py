@@ -23,6 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from tests.support.waiting import TIMEOUT_S
+
 TOKEN = "hf_" + "good" * 8
 REPO = "maker/tiny-GGUF"
 TROUBLE = b"trouble"
@@ -64,7 +66,8 @@ class Faults:
     """What goes wrong. Counters (`*_times`) count down; 0 is harmless.
 
     `cut_after`: the line breaks after so many bytes of a body, `cut_times` times, by RST if `rst`.
-    `stall_after`: it falls silent instead. `flips`: one byte of so many bodies is wrong. `announce` adds to
+    `stall_after`: it falls silent instead, until the client hangs up. `hold`: whatever reaches the end of a
+    file stops half-way until this is set. `flips`: one byte of so many bodies is wrong. `announce` adds to
     each announced length. `statuses`: answers to give first, as (path fragment, status, headers).
     `swap`: contents to put in place once so many bodies of that path were begun.
     """
@@ -74,7 +77,7 @@ class Faults:
     rst: bool = False
     stall_after: int = 0
     stall_times: int = 0
-    stall_s: float = 30.0
+    hold: threading.Event | None = None
     no_range: bool = False
     flip_times: int = 0
     announce: int = 0
@@ -337,9 +340,15 @@ class _Handler(BaseHTTPRequestHandler):
             flip = faults.flip_times > 0
             faults.flip_times -= flip
         whole = not (cut or stall)
+        if faults.hold is not None and whole and start + length == stored.size:
+            half = length // 2
+            self._write(stored, start, half, flip)
+            faults.hold.wait(TIMEOUT_S)
+            start, length, flip = start + half, length - half, False
         self._write(stored, start, length if whole else faults.cut_after if cut else faults.stall_after, flip)
         if stall:
-            time.sleep(faults.stall_s)
+            with suppress(OSError):
+                self.connection.recv(1)
         if not whole:
             self._hang_up(rst=cut and faults.rst)
         with self.hub.lock:
