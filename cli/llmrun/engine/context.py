@@ -16,6 +16,7 @@ from llmrun.engine.api import ContextParams, State, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention
 from llmrun.engine.kv_types import ggml_type
+from llmrun.engine.likelihood import token_logprobs
 from llmrun.engine.model import Model, engine_error, out_of_memory
 from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.states import read_state, write_state
@@ -291,16 +292,11 @@ class Context:
             del self._held[seq][self._end(seq) :]
 
     def logprobs(self, index: int, token: int, n_top: int) -> TokenLogprobs:
-        """Log-softmax of the logits at batch position `index` (-1: the last): of `token` and the best."""
-        import numpy as np  # comes with the bindings; only this rare option pays for loading it
+        """By the logits at batch position `index` (-1: the last): of `token` and of the likeliest."""
+        import numpy as np
 
         pointer = self._lib.llama_get_logits_ith(self.handle, index)
-        logits = np.ctypeslib.as_array(pointer, shape=(self._n_vocab,)).astype(np.float64)
-        shifted = logits - logits.max()
-        logprobs = shifted - np.log(np.exp(shifted).sum())
-        best = np.argsort(-logprobs, kind="stable")[:n_top]
-        top = tuple((int(i), float(logprobs[i])) for i in best)
-        return TokenLogprobs(float(logprobs[token]), top)
+        return token_logprobs(np.ctypeslib.as_array(pointer, shape=(self._n_vocab,)), token, n_top)
 
     def synchronize(self) -> None:
         """Wait until the device has finished what was submitted."""
