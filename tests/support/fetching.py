@@ -13,6 +13,7 @@ from llmrun.store.fetch import Patience
 from llmrun.store.hub import Hub
 
 from tests.support.hub import REPO, LoopbackHub
+from tests.support.waiting import TIMEOUT_S
 
 QUICK = Patience(attempts=4, backoff_s=0.01)
 
@@ -22,10 +23,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "LARGE_BYTES", 1 << 20)
     monkeypatch.setattr(fetch, "_PIECE_MIN", 64 << 10)
     monkeypatch.setattr(fetch, "_PIECE_MAX", 256 << 10)
+    monkeypatch.setattr(fetch, "_AHEAD", 1)
 
 
 def fetched(
-    server: LoopbackHub, *, only: str = "", connections: int = 4, read_s: float = 5.0
+    server: LoopbackHub, *, only: str = "", connections: int = 4, read_s: float = TIMEOUT_S
 ) -> Generator[DownloadEvent, None, None]:
     """Events of downloading every file of the repository whose path contains `only`."""
     hub = Hub(server.endpoint, read_s=read_s)
@@ -35,7 +37,7 @@ def fetched(
 
 
 def pull(
-    server: LoopbackHub, *, only: str = "", connections: int = 4, read_s: float = 5.0
+    server: LoopbackHub, *, only: str = "", connections: int = 4, read_s: float = TIMEOUT_S
 ) -> list[DownloadEvent]:
     """All of them at once."""
     return list(fetched(server, only=only, connections=connections, read_s=read_s))

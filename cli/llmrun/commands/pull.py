@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from llmrun.store.repo_files import RepoFile
     from llmrun.store.variants import Variant
     from llmrun.ui.streams import Streams
+
+T = TypeVar("T")
 
 _OF_CONTEXT = {"n_ctx", "type_k", "type_v"}
 _WITHOUT = [setting.name for setting in SETTINGS if setting.name not in _OF_CONTEXT]
@@ -61,26 +63,28 @@ def pull(
     from llmrun.ui.streams import Streams
 
     streams, memory = Streams.of_process(), memory_of(device, reserve)
-    begun = begin_pull(PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory))
+    request = PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory)
+    begun = shown(begin_pull(request), streams, quiet=quiet)
     if list_only:
         if isinstance(begun, Pulled):
             raise UsageError(f"{model} comes in a Python package", "llmrun show tells what it is")
-        offers, _ = begun.offers()
+        offers, _ = shown(begun.offers(), streams, quiet=quiet)
         if json:
             streams.write_text(dump(offers_document(offers)))
         else:
             print_offers(streams, offers)
         return
     if not isinstance(begun, Pulled):
-        begun = fetch_shown(begun.fetch(_choose(begun, streams, ask=not yes)), streams, quiet=quiet)
+        variant = _choose(begun, streams, ask=not yes, quiet=quiet)
+        begun = fetch_shown(begun, variant, streams, quiet=quiet)
     if json:
         streams.write_text(dump(pull_document(begun)))
     elif not quiet:
         print_pulled(streams, begun)
 
 
-def fetch_shown(events: Generator[DownloadEvent, None, Pulled], streams: Streams, *, quiet: bool) -> Pulled:
-    """Run a download and show it. Raises what the download raises, `Interrupted` at Ctrl-C."""
+def shown(events: Generator[DownloadEvent, None, T], streams: Streams, *, quiet: bool) -> T:
+    """What a question to the Hub or a download comes to, shown meanwhile; `Interrupted` at Ctrl-C."""
     from llmrun.ui.download_view import DownloadView
 
     view = DownloadView(streams, quiet=quiet)
@@ -89,17 +93,23 @@ def fetch_shown(events: Generator[DownloadEvent, None, Pulled], streams: Streams
             while True:
                 view.take(next(events))
         except StopIteration as end:
-            pulled: Pulled = end.value
-            return pulled
-        except Interrupted:
-            raise Interrupted(
-                "interrupted; what has come is kept", "the same command goes on where it stopped"
-            ) from None
+            result: T = end.value
+            return result
         finally:
             view.close()
 
 
-def _choose(begun: Pull, streams: Streams, *, ask: bool) -> Variant[RepoFile]:
+def fetch_shown(begun: Pull, variant: Variant[RepoFile], streams: Streams, *, quiet: bool) -> Pulled:
+    """Fetch a model and show it. Raises what the download raises, `Interrupted` at Ctrl-C."""
+    try:
+        return shown(begun.fetch(variant), streams, quiet=quiet)
+    except Interrupted:
+        raise Interrupted(
+            "interrupted; what has come is kept", "the same command goes on where it stopped"
+        ) from None
+
+
+def _choose(begun: Pull, streams: Streams, *, ask: bool, quiet: bool) -> Variant[RepoFile]:
     """What was named, what the user takes from the table, or what is marked.
 
     Raises:
@@ -112,7 +122,7 @@ def _choose(begun: Pull, streams: Streams, *, ask: bool) -> Variant[RepoFile]:
 
     if begun.tag:
         return begun.named(begun.tag)
-    offers, variants = begun.offers()
+    offers, variants = shown(begun.offers(), streams, quiet=quiet)
     if not ask or not can_ask(streams):
         return variants[marked(offers)]
 

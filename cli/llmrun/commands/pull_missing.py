@@ -89,7 +89,7 @@ def _ref(request: OpenRequest) -> str:
 
 def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, ask: bool, quiet: bool) -> None:
     from llmrun.app.library.pull import PullRequest, begin_pull
-    from llmrun.commands.pull import fetch_shown
+    from llmrun.commands.pull import fetch_shown, shown
     from llmrun.errors import NetworkFailure
     from llmrun.reports.pull import Pulled
     from llmrun.ui.ask import ask_yes
@@ -101,26 +101,27 @@ def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, as
         _ref(request), request.sources, named=budget.named, reserve_bytes=budget.reserve_bytes
     )
     try:
-        begun = begin_pull(wanted)
+        begun = shown(begin_pull(wanted), streams, quiet=quiet)
     except NetworkFailure as failure:
         raise NetworkFailure(f"{missing.message}, and {failure.message}", failure.hint) from failure
     if isinstance(begun, Pulled):
         return
-    variant = _variant(begun)
+    variant = _variant(begun, streams, quiet=quiet)
     if ask:
         streams.err.write(f"{one_line(missing.message)}\n")
         size = format_bytes(variant.size_bytes)
         question = f"Fetch {variant.quant or variant.name} of {begun.repository.listing.repo}, {size}?"
         if not ask_yes(streams, question, default=True):
             raise missing
-    fetch_shown(begun.fetch(variant), streams, quiet=quiet)
+    fetch_shown(begun, variant, streams, quiet=quiet)
 
 
-def _variant(begun: Pull) -> Variant[RepoFile]:
+def _variant(begun: Pull, streams: Streams, *, quiet: bool) -> Variant[RepoFile]:
     """What was named, else what suits this machine best."""
     from llmrun.app.library.pull import marked
+    from llmrun.commands.pull import shown
 
     if begun.tag:
         return begun.named(begun.tag)
-    offers, variants = begun.offers()
+    offers, variants = shown(begun.offers(), streams, quiet=quiet)
     return variants[marked(offers)]

@@ -1,8 +1,9 @@
 """What happens while files are fetched, as values: made by `store`, passed on by `app`, shown by `ui`.
 
-For each file: `FileStarted` (after `FileWaiting` where another process holds it, and `FileChecked` steps
-where a kept part is read again), `FileProgress` a few times a second, `FileRetried` after each setback, and
-one `FileDone`. The last event is `Downloaded`. Sizes are bytes, times seconds.
+Before the first file there may be `HubAwaited` alone. For each file: `FileStarted` (after `FileWaiting` where another process holds it, and `FileChecked` steps
+where a kept part is read again), `FileProgress` a few times a second, `HubAwaited` while nothing comes,
+`FileRetried` after each setback, and one `FileDone`. The last event is `Downloaded`. Sizes are bytes, times
+seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 Verified = Literal["sha256", "git", "size"]
+
+
+@dataclass(frozen=True, slots=True)
+class HubAwaited:
+    """Nothing has come from `host` for `waited_s`, and it is still waited for."""
+
+    host: str
+    waited_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +102,6 @@ class Downloaded:
     received_bytes: int
 
 
-DownloadEvent = FileWaiting | FileChecked | FileStarted | FileProgress | FileRetried | FileDone | Downloaded
+DownloadEvent = (
+    HubAwaited | FileWaiting | FileChecked | FileStarted | FileProgress | FileRetried | FileDone | Downloaded
+)

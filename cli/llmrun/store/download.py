@@ -25,6 +25,7 @@ from llmrun.reports.download import (
     FileRetried,
     FileStarted,
     FileWaiting,
+    HubAwaited,
     Verified,
 )
 from llmrun.store.fetch import ContentChanged, Fetch, Patience, RangesIgnored, Setback
@@ -222,6 +223,9 @@ class _Task:
         ) as fetch:
             for item in fetch.blocks():
                 tally.received = before + fetch.received_bytes
+                if isinstance(item, HubAwaited):
+                    yield item
+                    continue
                 if isinstance(item, Setback):
                     yield FileRetried(file.path, item.reason, item.wait_s, partial.done_bytes)
                     continue

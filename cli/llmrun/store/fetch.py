@@ -3,8 +3,8 @@
 The rest of the file is cut into pieces. Each connection asks for the next piece by an HTTP range (RFC 9110,
 section 14) and keeps what came when the line breaks, so that only the missing bytes are asked for again.
 Pieces are handed over in order, so what the reader writes is always a prefix of the file. A piece is as long
-as its connection takes about a second for: on a slow line little is lost when the program is killed. Memory
-is bounded by the pieces that may be under way.
+as its connection takes about a second for, and all that may come ahead of the reader, which is lost when the
+program is killed, is a twentieth of the file at most.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from llmrun.errors import NetworkFailure
+from llmrun.reports.download import HubAwaited
 from llmrun.store.hub import Body, Hub, Source
-from llmrun.store.hub_errors import TransientFailure
+from llmrun.store.hub_errors import TransientFailure, host_of
 from llmrun.store.listing import Listing
 from llmrun.store.repo_files import RepoFile
 
 LARGE_BYTES = 32 << 20
-_PIECE_MIN, _PIECE_MAX = 1 << 20, 16 << 20
+_PIECE_MIN, _PIECE_MAX = 256 << 10, 16 << 20
+_AHEAD = 20  # the part of a file that may be ahead of the reader
 _PROGRESS_BYTES = 64 << 10
 _TELL_EVERY_S = 0.5
+_SILENT_S, _LOOK_EVERY_S = 2.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class ContentChanged(NetworkFailure):
         self.path = path
 
 
+class WrongLength(TransientFailure):
+    """An answer of another length than the listing's: no file, or not this one. No waiting mends that."""
+
+
 class RangesIgnored(NetworkFailure):
     """The server always sends the whole file, so what is here cannot be continued."""
 
@@ -89,6 +96,8 @@ class Fetch:
         rest = file.size_bytes - start
         self._connections = connections if rest >= LARGE_BYTES else 1
         self._piece_bytes = _PIECE_MIN if self._connections > 1 else rest
+        share = file.size_bytes // (_AHEAD * self._connections)
+        self._longest_bytes = max(_PIECE_MIN, min(_PIECE_MAX, share))
         self._next = start
         self._pieces: deque[_Piece] = deque()
         self._setbacks: deque[Setback] = deque()
@@ -101,6 +110,7 @@ class Fetch:
         self._readable, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._locating = threading.Lock()
         self._told_s = 0.0
+        self._heard_s = time.monotonic()
         self.received_bytes = 0
 
     def __enter__(self) -> Fetch:
@@ -112,18 +122,22 @@ class Fetch:
             self._stopped = True
             self._room.notify_all()
 
-    def blocks(self) -> Iterator[bytes | Setback]:
-        """The bytes in order, in blocks of any length, and the setbacks as they happen.
+    def blocks(self) -> Iterator[bytes | Setback | HubAwaited]:
+        """The bytes in order, in blocks of any length, the setbacks as they happen, and every second how long
+        nothing has come.
 
         Raises `ContentChanged` or `RangesIgnored` where a fresh start is due, else the error of the
         connection that gave up.
         """
         while True:
             with self._lock:
-                while not self._setbacks and not self._ready() and not self._error and not self._at_end():
-                    self._readable.wait()
-                if self._setbacks:
-                    item: bytes | Setback = self._setbacks.popleft()
+                if not self._readable.wait_for(self._has_news, _LOOK_EVERY_S):
+                    silent_s = time.monotonic() - self._heard_s
+                    if silent_s < _SILENT_S:
+                        continue
+                    item: bytes | Setback | HubAwaited = HubAwaited(self._host(), silent_s)
+                elif self._setbacks:
+                    item = self._setbacks.popleft()
                 elif self._ready():
                     item = self._take()
                 elif self._error is not None:
@@ -133,6 +147,12 @@ class Fetch:
             yield item
 
     # -- the reader's side; the lock is held --------------------------------------------------------------
+
+    def _has_news(self) -> bool:
+        return bool(self._setbacks) or self._ready() or self._error is not None or self._at_end()
+
+    def _host(self) -> str:
+        return host_of(self._source.url if self._source else self._hub.endpoint)
 
     def _ready(self) -> bool:
         return bool(self._pieces) and bool(self._pieces[0].ready)
@@ -182,13 +202,17 @@ class Fetch:
             return piece
 
     def _fill(self, piece: _Piece) -> None:
-        failures, before = 0, piece.at
+        failures, before, odd = 0, piece.at, False
         while piece.at < piece.stop and not self._stopped:
             source = None
             try:
                 source = self._where()
                 self._receive(piece, source)
             except TransientFailure as error:
+                if isinstance(error, WrongLength):
+                    if odd:
+                        raise
+                    odd = True
                 self._forget(source)
                 failures = 1 if piece.at - before >= _PROGRESS_BYTES else failures + 1
                 before = piece.at
@@ -214,9 +238,9 @@ class Fetch:
         size = self._file.size_bytes
         if body.size_bytes != size:  # also a login page in between
             told = "an unknown number of" if body.size_bytes is None else f"{body.size_bytes:,}"
-            raise TransientFailure(
+            raise WrongLength(
                 f"the server has {told} bytes for {self._file.path}, the listing says {size:,}",
-                "try again later",
+                "see in a browser whether a login page is in between; else try again later",
             )
         with self._lock:
             if body.etag != self._marks.setdefault(source, body.etag):
@@ -231,6 +255,7 @@ class Fetch:
     def _hand_over(self, piece: _Piece, chunk: bytes) -> None:
         with self._lock:
             self.received_bytes += len(chunk)
+            self._heard_s = time.monotonic()
             kept = chunk[: piece.stop - piece.at]
             piece.at += len(kept)
             piece.ready.append(kept)
@@ -245,7 +270,7 @@ class Fetch:
         with self._lock:
             if self._connections > 1 and taken_s > 0:
                 pace = int(received / taken_s)
-                self._piece_bytes = max(_PIECE_MIN, min(_PIECE_MAX, pace, self._piece_bytes * 2))
+                self._piece_bytes = max(_PIECE_MIN, min(self._longest_bytes, pace, self._piece_bytes * 2))
 
     def _where(self) -> Source:
         """The file's address, asked for once and again after each failure, since addresses expire."""
@@ -272,6 +297,7 @@ class Fetch:
             raise error
         wait_s = max(asked_s, self._patience.backoff_s * 2.0 ** (failures - 1))
         with self._lock:
+            self._heard_s = time.monotonic() + wait_s  # the silence until then is our own
             if time.monotonic() - self._told_s > _TELL_EVERY_S:  # all connections fail when the line breaks
                 self._told_s = time.monotonic()
                 self._setbacks.append(Setback(error.message, wait_s))

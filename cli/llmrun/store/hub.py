@@ -20,7 +20,15 @@ from urllib.parse import quote, urljoin, urlsplit
 from llmrun.errors import NetworkFailure
 from llmrun.gguf.text import printable
 from llmrun.store.hf_cache import repo_folder, safe_parts
-from llmrun.store.hub_errors import Asked, TransientFailure, Unreachable, offline, refusal, told_plainly
+from llmrun.store.hub_errors import (
+    Asked,
+    TransientFailure,
+    Unreachable,
+    host_of,
+    offline,
+    refusal,
+    told_plainly,
+)
 from llmrun.store.listing import Listing, parse_listing
 from llmrun.store.repo_files import RepoFile
 
@@ -35,6 +43,7 @@ _WAITS_S = (0.5, 1.0)
 _LONGEST_WAIT_S = 5.0
 _TRUE = frozenset(("1", "ON", "YES", "TRUE"))
 _PORTS = {"http": 80, "https": 443}
+_PUBLIC = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +57,6 @@ class Source:
     asked: Asked
     etag: str
     size_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes of a file, and how many had to be received for them."""
-
-    data: bytes
-    received_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,7 @@ class Hub:
                 f"the Hub's client cannot be used as it is set up ({printable(str(error))})",
                 "check the variables whose names begin with HF_",
             ) from error
-        self.endpoint = (
-            endpoint or os.environ.get("HF_ENDPOINT") or constants.HUGGINGFACE_CO_URL_HOME
-        ).rstrip("/")
-        self._sources: dict[tuple[str, str, str], Source] = {}
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
         self._connect_s = connect_s
         self._read_s = float(constants.HF_HUB_DOWNLOAD_TIMEOUT) if read_s is None else read_s
 
@@ -151,29 +149,6 @@ class Hub:
             whole = answer.status_code != 206
             yield Body(begins, whole, size, _bare(answer.headers.get("etag", "")), _chunks(answer, asked))
 
-    def read_range(self, listing: Listing, file: RepoFile, start: int, stop: int) -> Part:
-        """Bytes `start` to before `stop` of a file, fewer where it ends before."""
-        stop = min(stop, file.size_bytes)
-        if start >= stop:
-            return Part(b"", 0)
-        return _tried_again(lambda: self._read(listing, file, start, stop))
-
-    def _read(self, listing: Listing, file: RepoFile, start: int, stop: int) -> Part:
-        key = (listing.repo, listing.commit, file.path)
-        source = self._sources.pop(key, None) or self.locate(listing, file)
-        received = bytearray()
-        with self.open(source, start, stop) as body:
-            missing = stop - body.start
-            for chunk in body.chunks:
-                received += chunk
-                if len(received) >= missing:
-                    break
-            skipped = start - body.start
-        if len(received) < missing:
-            raise TransientFailure(f"the Hub sent {len(received):,} of {missing:,} bytes", "try again")
-        self._sources[key] = source  # a header is read in several steps
-        return Part(bytes(received[skipped:missing]), len(received))
-
     def _asked(self, repo: str, revision: str, path: str = "") -> Asked:
         asked = Asked(re.sub("//[^/]*@", "//", self.endpoint), repo, revision, path)
         with told_plainly(asked):
@@ -207,6 +182,11 @@ class Hub:
     def _is_ours(self, url: str) -> bool:
         """Whether `url` has the Hub's own scheme, host and port: only there may the token go."""
         return _origin(url) == _origin(self.endpoint)
+
+
+def hub_host() -> str:
+    """Host and port of the Hub that is asked by default."""
+    return host_of(os.environ.get("HF_ENDPOINT") or _PUBLIC)
 
 
 def _tried_again(ask: Callable[[], _T]) -> _T:

@@ -11,9 +11,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from llmrun.errors import LlmrunError, ModelNotFound, NetworkFailure
 from llmrun.gguf.text import printable
+
+if TYPE_CHECKING:
+    import httpx2
 
 _BAD_TOKEN = "Invalid credentials in Authorization header"
 _DISABLED = "Access to this resource is disabled."
@@ -184,13 +189,13 @@ def offline(asked: Asked) -> NetworkFailure:
     )
 
 
-def _transport(error: Exception, asked: Asked) -> NetworkFailure:
+def _transport(error: httpx2.TransportError, asked: Asked) -> NetworkFailure:
     import httpx2
 
-    words = _words(error)
+    words, where = _words(error), _where(error, asked)
     if "CERTIFICATE" in words.upper() or "SSL" in words.upper():
         return NetworkFailure(
-            f"no trusted connection to {asked.endpoint} ({words})",
+            f"no trusted connection to {where} ({words})",
             "if your network has its own certificate authority, name its file in SSL_CERT_FILE",
         )
     if isinstance(error, httpx2.ProxyError):
@@ -199,16 +204,46 @@ def _transport(error: Exception, asked: Asked) -> NetworkFailure:
         )
     if isinstance(error, (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
         return NetworkFailure(
-            f"a request to {asked.endpoint} cannot be made ({words})", "check HF_ENDPOINT and HF_TOKEN"
+            f"a request to {where} cannot be made ({words})", "check HF_ENDPOINT and HF_TOKEN"
         )
     if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout)):
+        if proxy := _proxy(where):
+            return Unreachable(
+                f"the proxy {proxy} cannot be reached ({words})", "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+            )
         return Unreachable(
-            f"{asked.endpoint} cannot be reached ({words})",
+            f"{where} cannot be reached ({words})",
             "check the network; models that are here already work without it",
         )
     if isinstance(error, httpx2.TimeoutException):
-        return Unreachable(f"{asked.endpoint} stopped answering", _AGAIN)
-    return TransientFailure(f"the connection to {asked.endpoint} broke", _AGAIN)
+        later = "try again later; HF_HUB_DOWNLOAD_TIMEOUT is how many seconds an answer is waited for"
+        return Unreachable(f"{where} stopped answering", _AGAIN if asked.path else later)
+    return TransientFailure(f"the connection to {where} broke", _AGAIN)
+
+
+def _where(error: httpx2.TransportError, asked: Asked) -> str:
+    """The origin that failed: files come from another host than the Hub's own."""
+    try:
+        url = error.request.url
+    except RuntimeError:  # none was made yet
+        return asked.endpoint
+    return f"{url.scheme}://{host_of(str(url))}"
+
+
+def host_of(url: str) -> str:
+    """Host and port in an address, without a user's name and password."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _proxy(where: str) -> str:
+    """Host and port of the proxy that requests to `where` go through; empty for none."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies, scheme = getproxies(), urlsplit(where).scheme
+    proxy = proxies.get(scheme) or proxies.get("all", "")
+    if not proxy or proxy_bypass(host_of(where)):
+        return ""
+    return printable(host_of(proxy if "//" in proxy else f"//{proxy}"))
 
 
 def _words(error: BaseException) -> str:

@@ -70,6 +70,8 @@ class Partial:
             self.discard()
             raise
         finally:
+            if os.fstat(self._fd).st_size == 0:  # refused before the first byte: nothing was begun
+                self.discard()
             os.close(self._fd)
             self._fd = -1
 

@@ -16,6 +16,7 @@ from llmrun.reports.download import (
     FileRetried,
     FileStarted,
     FileWaiting,
+    HubAwaited,
 )
 from llmrun.ui.bar import bar
 from llmrun.ui.streams import Streams
@@ -65,6 +66,7 @@ class DownloadView:
         self._unended = False
         self._announced = False
         self._trouble, self._told_s = "", float("-inf")
+        self._last: FileProgress | None = None
         self._rate = Rate()
 
     def take(self, event: DownloadEvent) -> None:
@@ -73,6 +75,7 @@ class DownloadView:
             return
         if isinstance(event, FileStarted):
             self._started, self._announced, self._rate, self._trouble = event, False, Rate(), ""
+            self._last = None
         elif isinstance(event, FileDone):
             self._done(event)
         elif self._moving:
@@ -132,8 +135,12 @@ class DownloadView:
         columns = get_terminal_size().columns
         match event:
             case FileProgress():
-                self._rate.add(time.monotonic(), event.received_bytes)
+                self._last = event
                 return self._progress(event, columns)
+            case HubAwaited():
+                waiting = f"waiting for {event.host}, {event.waited_s:.0f} s"
+                before = self._progress(self._last, columns) if self._last else [self._title(columns)]
+                return [line for line in (*before, waiting) if line]
             case FileChecked():
                 what = f"checking what is here: {_of(event.done_bytes, event.kept_bytes)}"
                 return [self._title(columns), what]
@@ -146,6 +153,7 @@ class DownloadView:
         return []
 
     def _progress(self, event: FileProgress, columns: int) -> list[str]:
+        self._rate.add(time.monotonic(), event.received_bytes)
         rate = self._rate.bytes_per_s
         pace = f"{format_bytes(rate)}/s" if rate else ""
         lines = [self._title(columns), _moved(event.done_bytes, event.size_bytes, pace, rate, columns)]

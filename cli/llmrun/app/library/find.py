@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmrun.app.library.asking import LISTING_LIMIT_S, answer, asked
 from llmrun.config.dirs import user_cache_dir
 from llmrun.errors import ModelNotFound, NetworkFailure
 from llmrun.events import RemoteModel
@@ -63,14 +64,14 @@ def find_model(ref: str, cache_dir: Path, choose: Choice) -> Found:
         if name is None:
             raise
         try:
-            repository = ask_hub(name)
+            repository = answer(asked(lambda: ask_hub(name), LISTING_LIMIT_S))
         except NetworkFailure as failure:
             raise NetworkFailure(f"{missing.message}, and {failure.message}", failure.hint) from failure
     if name.tag:
         variant, received = repository.chosen(name.tag), 0
     else:
-        variant, received = choose(repository)
-    read = stand_in(repository, variant, cache_dir)
+        variant, received = answer(asked(lambda: choose(repository)))
+    read = answer(asked(lambda: stand_in(repository, variant, cache_dir)))
     received += read.received_bytes
     remote = RemoteModel(read.model.repo, read.model.commit, read.pull_name, read.paths, received)
     return Found(read.model, remote)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
+from llmrun.app.library.asking import LISTING_LIMIT_S, asked
 from llmrun.app.library.first_look import first_look
 from llmrun.app.settings import SettingSources
 from llmrun.config.dirs import user_cache_dir
 from llmrun.errors import DoesNotFit, UsageError
 from llmrun.gguf.text import printable
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES
-from llmrun.reports.download import DownloadEvent, FileDone
+from llmrun.reports.download import DownloadEvent, FileDone, HubAwaited
 from llmrun.reports.pull import Offers, Pulled, PulledFile
 from llmrun.store.remote import Repository, ask_hub, check_tags, exact_name, remote_name, whole
 from llmrun.store.repo_files import RepoFile
@@ -45,7 +46,7 @@ class Pull:
         """The model that `tag` names. Raises `ModelNotFound` and `UsageError` with the candidates."""
         return self.repository.chosen(tag)
 
-    def offers(self) -> tuple[Offers, tuple[Variant[RepoFile], ...]]:
+    def offers(self) -> Generator[HubAwaited, None, tuple[Offers, tuple[Variant[RepoFile], ...]]]:
         """What each quantization would take on this machine, and the models in the same order.
 
         Raises:
@@ -60,8 +61,9 @@ class Pull:
         settings = sources.resolve()
         found, _ = DeviceProbe(model_params(settings, "").rpc).result()
         devices = with_named(found, dict(self.request.named))
-        return offered(
-            self.repository, settings, devices, self.request.reserve_bytes, user_cache_dir(sources.env)
+        cache_dir, reserve_bytes = user_cache_dir(sources.env), self.request.reserve_bytes
+        return (
+            yield from asked(lambda: offered(self.repository, settings, devices, reserve_bytes, cache_dir))
         )
 
     def fetch(self, variant: Variant[RepoFile]) -> Generator[DownloadEvent, None, Pulled]:
@@ -95,7 +97,7 @@ class Pull:
         return Pulled(self.request.ref, name, listing.repo, listing.commit, title(variant), files, kind)
 
 
-def begin_pull(request: PullRequest) -> Pull | Pulled:
+def begin_pull(request: PullRequest) -> Generator[HubAwaited, None, Pull | Pulled]:
     """Ask the Hub what there is under a name; what comes in a Python package is there already.
 
     Raises:
@@ -112,7 +114,8 @@ def begin_pull(request: PullRequest) -> Pull | Pulled:
     if name is None:
         return _packaged(request)
     tag = check_tags(name, request.quant)
-    return Pull(request, ask_hub(name, revision=request.revision), tag)
+    repository = yield from asked(lambda: ask_hub(name, revision=request.revision), LISTING_LIMIT_S)
+    return Pull(request, repository, tag)
 
 
 def _packaged(request: PullRequest) -> Pulled:
