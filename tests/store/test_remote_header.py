@@ -18,6 +18,7 @@ from tests.support.archs import write_split
 from tests.support.gguf_writer import Tensor, Value, write_gguf
 from tests.support.hub import REPO, LoopbackHub
 from tests.support.models import gemma_path, smollm2_path
+from tests.support.waiting import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def headers(server: LoopbackHub, cache: Path, only: str = "") -> Headers:
-    hub = Hub(server.endpoint, read_s=2.0)
+    hub = Hub(server.endpoint, read_s=TIMEOUT_S)
     listing = hub.listing(REPO)
     return fetch_headers(hub, listing, [f for f in listing.files if only in f.path], cache)
 
@@ -81,8 +82,10 @@ def test_a_file_under_another_name_is_the_same_content(
     server.add("a.gguf", vocabulary)
     server.add("b.gguf", vocabulary)
     assert headers(server, tmp_path, "a.").received_bytes > 0
-    found = headers(server, tmp_path, "b.")
-    assert found.files[0].name == "b.gguf"
+    for name in ("b.gguf", "a.gguf"):
+        found = headers(server, tmp_path, name)
+        assert (found.files[0].name, found.received_bytes) == (name, 0)
+        assert read_header(found.files[0]) == read_header(vocabulary)
 
 
 def test_a_file_without_digest_is_known_by_its_place(
@@ -156,6 +159,21 @@ def test_a_hub_in_trouble_is_asked_again_and_then_given_up(
     server.faults.statuses = [("resolve", 503, {})] * 20
     with pytest.raises(NetworkFailure, match="503"):
         headers(server, tmp_path)
+
+
+def test_a_silent_host_is_given_up_at_once_and_a_slow_one_is_not(
+    server: LoopbackHub, tmp_path: Path, vocabulary: Path
+) -> None:
+    server.add("m.gguf", vocabulary)
+    hub = Hub(server.endpoint, read_s=0.2)
+    listing = hub.listing(REPO)
+    server.faults.stall_after, server.faults.stall_times, server.faults.stall_s = 0, 99, 1.0
+    with pytest.raises(NetworkFailure, match="stopped answering"):
+        fetch_headers(hub, listing, listing.files, tmp_path)
+    assert len(server.bodies()) == 1
+    server.faults.stall_after, server.faults.stall_times = 40_000, 3
+    assert fetch_headers(hub, listing, listing.files, tmp_path).received_bytes > 0
+    assert server.faults.stall_times == 0
 
 
 def test_another_content_than_listed_is_refused(
