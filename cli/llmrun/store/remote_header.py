@@ -25,7 +25,7 @@ from llmrun.gguf.reader import MAX_HEADER_BYTES, NeedMoreBytes, parse_header
 from llmrun.gguf.sparse import write_sparse
 from llmrun.store.hf_cache import safe_parts
 from llmrun.store.hub import Hub, Source
-from llmrun.store.hub_errors import TransientFailure
+from llmrun.store.hub_errors import TransientFailure, Unreachable
 from llmrun.store.listing import Listing
 from llmrun.store.repo_files import RepoFile
 
@@ -71,6 +71,10 @@ def kept_header(listing: Listing, file: RepoFile, cache_dir: Path) -> Path | Non
     """The copy that an earlier call made; None where there is none, or it is damaged."""
     for entry in (cache_dir / FOLDER).glob(f"{_key(listing, file)}-*"):
         copy = entry / safe_parts(file.path)[-1]
+        with suppress(OSError):
+            for same in entry.iterdir():  # of one content, whatever it is called
+                if same.name != copy.name and not copy.exists():
+                    os.link(same, copy)
         if _is_whole(copy, entry.name, file.size_bytes):
             with suppress(OSError):
                 os.utime(entry)
@@ -159,15 +163,17 @@ class _Beginning:
         self._open.close()
 
     def up_to(self, stop: int) -> bytes:
-        """Bytes 0 to before `stop`, or a few more; a broken line is mended."""
+        """Bytes 0 to before `stop`, or a few more. A broken line is mended; silence ends it."""
         failures = 0
-        while len(self._data) < stop:
+        while (before := len(self._data)) < stop:
             try:
                 self._receive(stop)
             except TransientFailure as error:
-                failures += 1
+                came = len(self._data) > before
+                failures = 1 if came else failures + 1
                 wait_s = max(error.wait_s or 0.0, _BACKOFF_S * 2 ** (failures - 1))
-                if failures == _ATTEMPTS or wait_s > _LONGEST_WAIT_S:
+                silent = isinstance(error, Unreachable) and not came
+                if silent or failures == _ATTEMPTS or wait_s > _LONGEST_WAIT_S:
                     raise
                 self._source, self._chunks = None, iter(())
                 time.sleep(wait_s)
