@@ -30,6 +30,11 @@ def plain(cores: int) -> Files:
     return machine({n: str(n) for n in range(cores)})
 
 
+HYBRID = machine({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 4: "4", 5: "5"}) | {
+    "/sys/devices/cpu_core/cpus": "0-3\n"
+}
+
+
 def count(files: Files, allowed: range | set[int]) -> int:
     return count_threads(frozenset(allowed), files.get)
 
@@ -42,10 +47,10 @@ def count(files: Files, allowed: range | set[int]) -> int:
         pytest.param(smt(8), {0, 8}, 1, id="both threads of one core"),
         pytest.param(smt(8), {0, 1, 2}, 3, id="three cores by affinity"),
         pytest.param(smt(8), {5}, 1, id="one CPU"),
-        pytest.param(plain(20), range(20), 20, id="hybrid without second threads"),
-        pytest.param(
-            machine({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 4: "4", 5: "5"}), range(6), 4, id="hybrid"
-        ),
+        pytest.param(plain(20), range(20), 20, id="kinds of cores that the system does not tell"),
+        pytest.param(HYBRID, range(6), 2, id="performance and efficiency cores"),
+        pytest.param(HYBRID, {1, 4, 5}, 1, id="performance cores by affinity"),
+        pytest.param(HYBRID, {4, 5}, 2, id="efficiency cores only, by affinity"),
         pytest.param({f"{CPU}/online": "0-3"}, range(4), 4, id="no topology"),
         pytest.param(plain(4), set(), 1, id="no CPU at all"),
     ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmrun.engine.probe.child import ask
-from llmrun.engine.threads import ReadText, read_text
+from llmrun.engine.threads import ReadText, listed_cpus, read_text
 from llmrun.units import KIB, MIB
 
 LASTING_S = 0.4
@@ -42,19 +42,10 @@ def buffer_bytes(read: ReadText) -> int:
 def last_level_cache_bytes(read: ReadText) -> int:
     """All last-level caches together; 0 where the system does not tell."""
     found: dict[str, int] = {}
-    for folder in _cpu_folders(read):
-        largest = max(_caches(read, folder), default=(0, "", 0))
+    for cpu in listed_cpus(read("/sys/devices/system/cpu/online")):
+        largest = max(_caches(read, f"/sys/devices/system/cpu/cpu{cpu}"), default=(0, "", 0))
         found[largest[1]] = largest[2]
     return sum(found.values())
-
-
-def _cpu_folders(read: ReadText) -> Iterator[str]:
-    """Folders of the CPUs in the list of those online, such as `0-3,8`."""
-    for part in (read("/sys/devices/system/cpu/online") or "").strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            for cpu in range(int(first), int(last or first) + 1):
-                yield f"/sys/devices/system/cpu/cpu{cpu}"
 
 
 def _caches(read: ReadText, folder: str) -> Iterator[tuple[int, str, int]]:

@@ -1,14 +1,16 @@
 """How many threads to compute with: physical cores that this process may really use.
 
 Decode is bound by memory bandwidth and gains nothing from a second hardware thread on a core, and a thread
-that waits for a partner without a CPU slows every step. So: one thread per physical core, within the CPU
-affinity and the cgroup's CPU quota (v2 `cpu.max`, v1 `cpu.cfs_quota_us`), at least one.
+that waits for a partner without a CPU slows every step; so does one on an efficiency core, as all wait for
+the last (llama.cpp's tools leave those out, too: common_cpu_get_num_math). So: one thread per physical core,
+of the performance cores where there are two kinds, within the CPU affinity and the cgroup's CPU quota (v2
+`cpu.max`, v1 `cpu.cfs_quota_us`), at least one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ReadText = Callable[[str], str | None]
@@ -33,9 +35,25 @@ def usable_threads() -> int:
 
 def count_threads(allowed: frozenset[int], read: ReadText) -> int:
     """Threads for the logical CPUs `allowed`, reading /sys and /proc through `read`."""
-    cores = physical_cores(allowed, read)
+    cores = physical_cores(fast_cpus(allowed, read), read)
     quota = cpu_quota(read)
     return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def fast_cpus(allowed: frozenset[int], read: ReadText) -> frozenset[int]:
+    """Those of `allowed` on performance cores; all where there is one kind of core, or none of these.
+
+    Linux lists them beside the counters of Intel's two kinds (tools/perf/Documentation/intel-hybrid.txt).
+    """
+    return allowed & frozenset(listed_cpus(read("/sys/devices/cpu_core/cpus"))) or allowed
+
+
+def listed_cpus(text: str | None) -> Iterator[int]:
+    """Numbers in a list of CPUs such as `0-3,8`; what is written otherwise is left out."""
+    for part in (text or "").strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            yield from range(int(first), int(last or first) + 1)
 
 
 def physical_cores(allowed: frozenset[int], read: ReadText) -> int:
