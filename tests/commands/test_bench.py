@@ -168,7 +168,17 @@ def test_two_runs_are_compared(cli: Cli, model: Path) -> None:
     (row,) = document["tests"]
     assert (document["schema"], document["only_first"]) == ("llmrun.bench_compare/1", 1)
     assert row["low"] <= row["ratio"] <= row["high"]
-    assert row["difference_shown"] == (not row["low"] <= 1 <= row["high"])
+    assert (row["first_runs"], row["second_runs"], row["over_runs"]) == (1, 1, False)
+    assert not row["difference_shown"]
+
+
+def test_runs_of_one_name_are_compared_as_one_side(cli: Cli, model: Path) -> None:
+    for _ in range(3):
+        bench(cli, model, "-p", "16", "-n", "0", "-r", "1", "--save", "same", small=False)
+    (row,) = cli.here("bench", "--compare", "same", "--json").document["tests"]
+    assert (row["first_runs"], row["second_runs"], row["over_runs"]) == (3, 3, True)
+    assert row["low"] <= 1 <= row["high"]
+    assert "same: 3 runs" in cli.here("bench", "--compare", "same").text
 
 
 def test_runs_without_a_common_test_are_told_apart(cli: Cli, model: Path) -> None:
@@ -181,7 +191,9 @@ def test_runs_without_a_common_test_are_told_apart(cli: Cli, model: Path) -> Non
 
 def test_a_run_is_no_different_from_itself(cli: Cli, model: Path) -> None:
     bench(cli, model, "--save", "a")
-    assert "no difference shown" in cli.here("bench", "--compare", "a", "a").text
+    shown = cli.here("bench", "--compare", "a", "a").text
+    assert "no difference shown" in shown
+    assert "not how a run differs from the next" in " ".join(shown.split())
 
 
 def test_figures_of_settings_come_from_the_environment_too(cli: Cli, model: Path) -> None:

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from llmrun.errors import UsageError, WriteFailure
-from llmrun.journal.bench import bench_history, bench_runs, find_run, log_bench
+from llmrun.journal.bench import bench_history, bench_runs, find_runs, log_bench
 
 
-def log(folder: Path, run_id: str, name: str, test: str) -> None:
-    log_bench(folder, run_id, name, {"version": "1"}, {"test": test})
+def log(folder: Path, run_id: str, name: str, test: str, version: str = "1") -> None:
+    log_bench(folder, run_id, name, {"version": version}, {"test": test})
+
+
+def found(folder: Path, wanted: str) -> list[str]:
+    return [run.run_id for run in find_runs(bench_runs(folder), wanted)]
 
 
 def test_records_of_a_run_stay_together_in_order(tmp_path: Path) -> None:
@@ -22,28 +26,41 @@ def test_records_of_a_run_stay_together_in_order(tmp_path: Path) -> None:
     assert [record["test"] for record in runs[0].records] == ["pp8", "tg4"]
 
 
-def test_a_run_is_found_by_name_id_and_as_the_last(tmp_path: Path) -> None:
+def test_a_name_is_all_its_runs_an_id_one(tmp_path: Path) -> None:
     for run_id, name in (("1", "base"), ("2", ""), ("3", "base"), ("4", "")):
         log(tmp_path, run_id, name, "pp8")
-    runs = bench_runs(tmp_path)
-    assert find_run(runs, "base").run_id == "3"
-    assert find_run(runs, "2").run_id == "2"
-    assert find_run(runs, "last").run_id == "4"
+    assert found(tmp_path, "base") == ["1", "3"]
+    assert found(tmp_path, "3") == ["3"]
+    assert found(tmp_path, "2") == ["2"]
+    assert found(tmp_path, "last") == ["4"]
+
+
+def test_the_last_run_stands_for_its_name(tmp_path: Path) -> None:
+    for run_id, name in (("1", "base"), ("2", ""), ("3", "base")):
+        log(tmp_path, run_id, name, "pp8")
+    assert found(tmp_path, "last") == ["1", "3"]
+
+
+def test_runs_of_another_version_are_another_side(tmp_path: Path) -> None:
+    for run_id, version in (("1", "1"), ("2", "2"), ("3", "2")):
+        log(tmp_path, run_id, "base", "pp8", version)
+    assert found(tmp_path, "base") == ["2", "3"]
+    assert found(tmp_path, "1") == ["1"]
 
 
 def test_a_run_may_be_called_last(tmp_path: Path) -> None:
     log(tmp_path, "1", "last", "pp8")
     log(tmp_path, "2", "", "pp8")
-    assert find_run(bench_runs(tmp_path), "last").run_id == "1"
+    assert found(tmp_path, "last") == ["1"]
 
 
 def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as none:
-        find_run(bench_runs(tmp_path), "last")
+        find_runs(bench_runs(tmp_path), "last")
     assert "--save" in none.value.hint
     log(tmp_path, "1", "base", "pp8")
     with pytest.raises(UsageError) as unknown:
-        find_run(bench_runs(tmp_path), "bse")
+        find_runs(bench_runs(tmp_path), "bse")
     assert "base" in unknown.value.hint
 
 

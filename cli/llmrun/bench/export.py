@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 
 from llmrun.bench.records import LLAMA_BENCH_KEYS, OWN_KEYS, SAMPLE_KEYS, record_document
 from llmrun.documents.requests import error_document
-from llmrun.reports.bench import BenchReport, Comparison, Record, Table
+from llmrun.reports.bench import BenchReport, Record, Table
+from llmrun.reports.bench_compare import Comparison
 from llmrun.units import GIB, MIB
 
 BENCH_SCHEMA = "llmrun.bench/1"
@@ -223,5 +224,8 @@ def compare_document(comparison: Comparison) -> dict[str, object]:
         "confidence": comparison.confidence,
         "only_first": comparison.only_first,
         "only_second": comparison.only_second,
-        "tests": [{**asdict(row), "difference_shown": row.shown} for row in comparison.rows],
+        "tests": [
+            {**asdict(row), "over_runs": row.over_runs, "difference_shown": row.shown}
+            for row in comparison.rows
+        ],
     }

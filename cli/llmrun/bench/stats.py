@@ -3,9 +3,15 @@
 Rates of repeated runs are few, skewed (a disturbance only slows) and now and then wildly off. So mean and
 standard deviation are given because llama-bench gives them, the median beside them, and outliers are found
 by the distance from the median in units of the median absolute deviation: the modified z-score above 3.5
-(Iglewicz, Hoaglin: How to Detect and Handle Outliers, 1993). Whether two runs differ is told by the
+(Iglewicz, Hoaglin: How to Detect and Handle Outliers, 1993). Whether two sides differ is told by the
 percentile bootstrap of the ratio of their means (Efron, Tibshirani: An Introduction to the Bootstrap, 1993):
 draw both samples again with replacement many times and look where the middle part of the ratios lies.
+
+Samples of one run share what chance gave that process, above all the memory pages its buffers lie in, so they
+say nothing about the next run: runs have to be repeated, and drawn again (Kalibera, Jones: Rigorous
+Benchmarking in Reasonable Time, 2013). A draw takes runs, one fewer than there are, which makes its variance
+that of the mean of few (McCarthy, Snowden: The Bootstrap and Finite Population Sampling, 1985), and then
+samples of each.
 """
 
 from __future__ import annotations
@@ -22,6 +28,8 @@ CONFIDENCE = 0.95
 RESAMPLES = 4000
 LEAST_SAMPLES = 3
 """Fewer say nothing about how far a figure may be off."""
+Runs = Sequence[Sequence[float]]
+"""Samples of each run."""
 _SEED = 1
 
 
@@ -45,20 +53,25 @@ def outliers(samples: Sequence[float]) -> tuple[int, ...]:
     return tuple(index for index, score in enumerate(scores) if score > OUTLIER_SCORE)
 
 
-def ratio_interval(
-    first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
+def mean_of_runs(runs: Runs) -> float:
+    """Every run counts the same, however many samples it has."""
+    return statistics.fmean(map(statistics.fmean, runs))
+
+
+def ratio_interval(first: Runs, second: Runs, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Interval of mean(second) / mean(first); None with fewer than three samples on a side.
 
+    With one run on a side it holds how that side's samples differ, and not how a run differs from the next.
     The random numbers start from a fixed seed, so the same samples give the same interval.
     """
-    if min(len(first), len(second)) < LEAST_SAMPLES:
+    if min(sum(map(len, first)), sum(map(len, second))) < LEAST_SAMPLES:
         return None
     draw = random.Random(_SEED)
-    ratios = sorted(
-        statistics.fmean(draw.choices(second, k=len(second)))
-        / statistics.fmean(draw.choices(first, k=len(first)))
-        for _ in range(RESAMPLES)
-    )
+    ratios = sorted(_drawn_mean(second, draw) / _drawn_mean(first, draw) for _ in range(RESAMPLES))
     tail = (1 - confidence) / 2
     return ratios[int(tail * RESAMPLES)], ratios[min(RESAMPLES - 1, int((1 - tail) * RESAMPLES))]
+
+
+def _drawn_mean(runs: Runs, draw: random.Random) -> float:
+    chosen = draw.choices(runs, k=len(runs) - 1) if len(runs) > 1 else runs
+    return mean_of_runs([draw.choices(samples, k=len(samples)) for samples in chosen])

@@ -17,16 +17,17 @@ from llmrun.app.settings import SettingSources
 from llmrun.app.worker import SigintStops, Stop, in_worker
 from llmrun.bench import export
 from llmrun.bench.charts import charts
-from llmrun.bench.compare import compare
+from llmrun.bench.compare import Side, compare
 from llmrun.bench.plan import BenchPlan
 from llmrun.commands.bench_options import FORMATS
 from llmrun.commands.process import log_to_stderr
 from llmrun.documents.requests import dump
 from llmrun.errors import Interrupted, LlmrunError, UsageError
-from llmrun.journal.bench import LAST, bench_runs, find_run
+from llmrun.journal.bench import LAST, bench_runs, find_runs
 from llmrun.metrics.clock import process_clock
 from llmrun.reports.bench import BenchReport
-from llmrun.ui.bench_view import BenchView, Writers, print_comparison
+from llmrun.ui.bench_compare import print_comparison
+from llmrun.ui.bench_view import BenchView, Writers
 from llmrun.ui.errors import print_error
 from llmrun.ui.streams import Streams
 
@@ -119,7 +120,7 @@ def end_early(error: LlmrunError, *, document: bool, quietly: bool) -> NoReturn:
 
 
 def compare_runs(first: str, second: str = LAST, *, json: bool) -> None:
-    """Lay two runs of the history beside each other.
+    """Lay runs of the history beside each other, all of a name as one side.
 
     Raises:
         UsageError: there is no such run.
@@ -127,8 +128,8 @@ def compare_runs(first: str, second: str = LAST, *, json: bool) -> None:
     from llmrun.config.dirs import user_data_dir
 
     runs = bench_runs(user_data_dir(os.environ))
-    sides = [find_run(runs, name) for name in (first, second)]
-    found = compare(*((run.title, run.records) for run in sides))
+    sides = [find_runs(runs, name) for name in (first, second)]
+    found = compare(*(Side(side[-1].title, [run.records for run in side]) for side in sides))
     streams = Streams.of_process()
     if json:
         streams.write_text(dump(export.compare_document(found)))

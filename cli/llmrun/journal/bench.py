@@ -20,10 +20,14 @@ LAST = "last"
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """One run: its records as `llmrun bench -o json` prints them, in the order they were measured."""
+    """One run: its records as `llmrun bench -o json` prints them, in the order they were measured.
+
+    `version`: of the program that measured it.
+    """
 
     run_id: str
     name: str
+    version: str
     records: tuple[Mapping[str, object], ...]
 
     @property
@@ -51,25 +55,32 @@ def bench_runs(data_dir: Path) -> tuple[BenchRun, ...]:
     Raises:
         UsageError: the file cannot be opened.
     """
-    runs: dict[str, tuple[str, list[Mapping[str, object]]]] = {}
+    runs: dict[str, tuple[str, str, list[Mapping[str, object]]]] = {}
     for entry in read(bench_history(data_dir)).records:
         run_id, record = entry.get("run_id"), entry.get("record")
         if entry.get("schema") == SCHEMA and isinstance(run_id, str) and isinstance(record, dict):
-            runs.setdefault(run_id, (str(entry.get("name") or ""), []))[1].append(record)
-    return tuple(BenchRun(run_id, name, tuple(records)) for run_id, (name, records) in runs.items())
+            made = entry.get("provenance")
+            version = str(made.get("version") or "") if isinstance(made, dict) else ""
+            runs.setdefault(run_id, (str(entry.get("name") or ""), version, []))[2].append(record)
+    return tuple(BenchRun(run_id, name, made, tuple(found)) for run_id, (name, made, found) in runs.items())
 
 
-def find_run(runs: Sequence[BenchRun], wanted: str) -> BenchRun:
-    """The newest run of that name or id; `last` is the newest of all.
+def find_runs(runs: Sequence[BenchRun], wanted: str) -> tuple[BenchRun, ...]:
+    """The runs of that name, the run of that id, or `last`, the newest of all; oldest first.
+
+    A run with a name stands for all runs of its name that the same version of the program measured.
 
     Raises:
         UsageError: there is none; the hint lists the names there are.
     """
-    found = [run for run in runs if wanted in (run.name, run.run_id)]
-    if not found and wanted == LAST:
-        found = list(runs)
-    if found:
-        return found[-1]
+    by_name = [run for run in runs if run.name == wanted]
+    by_id = [run for run in runs if run.run_id == wanted]
+    if not by_name and not by_id and wanted == LAST and runs:
+        by_name = [run for run in runs if run.name and run.name == runs[-1].name] or [runs[-1]]
+    if by_name:
+        return tuple(run for run in by_name if run.version == by_name[-1].version)
+    if by_id:
+        return tuple(by_id)
     names = list(dict.fromkeys(run.title for run in reversed(runs)))[:10]
     raise UsageError(
         f"no benchmark run is called {wanted!r}",

@@ -268,39 +268,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class RatioRow:
-    """A test in two runs: rate of the second over that of the first, with a confidence interval.
-
-    `low` and `high` are None where too few samples give none.
-    """
-
-    label: str
-    first: float
-    second: float
-    ratio: float
-    low: float | None
-    high: float | None
-    flags: tuple[str, ...]
-
-    @property
-    def shown(self) -> bool:
-        """True where the interval leaves out 1."""
-        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two runs by name, the tests both have, and how many only one has."""
-
-    first: str
-    second: str
-    rows: tuple[RatioRow, ...]
-    only_first: int
-    only_second: int
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """A rate and its standard deviation at place `x`. `marked`: something may have disturbed it."""
 

@@ -12,9 +12,7 @@ from llmrun.reports.bench import (
     BenchProgress,
     BenchReport,
     Chart,
-    Comparison,
     Measured,
-    RatioRow,
     Record,
     Table,
 )
@@ -241,41 +239,3 @@ def _shared_columns(cells: Table, columns: int) -> tuple[str, Table]:
     return line, Table(
         tuple(cells.names[i] for i in shown), tuple(cells.widths[i] for i in shown), rows, cells.marks
     )
-
-
-def print_comparison(streams: Streams, comparison: Comparison) -> None:
-    """Ratios with their intervals, for a person."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    page = Page(streams)
-    first, second = one_line(comparison.first), one_line(comparison.second)
-    grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("test", first, second, "ratio", f"{comparison.confidence:.0%} interval", ""):
-        grid.add_column(Text(name), justify="left" if name in ("test", "") else "right")
-    for row in comparison.rows:
-        interval = "–" if row.low is None or row.high is None else f"{row.low:.3f} to {row.high:.3f}"
-        grid.add_row(
-            Text(one_line(row.label)), f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}", interval,
-            Text(_conclusion(row)),
-        )  # fmt: skip
-    if comparison.rows:
-        page.table(grid)
-        page.line(f"ratio: tokens a second of {second} over those of {first}")
-    else:
-        page.line(f"{first} and {second} have no test in common")
-    left_out = comparison.only_first + comparison.only_second
-    if left_out:
-        page.line(f"{left_out} tests are in one of the runs only")
-    page.flush()
-
-
-def _conclusion(row: RatioRow) -> str:
-    if row.low is None:
-        said = "too few samples"
-    elif not row.shown:
-        said = "no difference shown"
-    else:
-        said = "faster" if row.ratio > 1 else "slower"
-    return f"{said} [{', '.join(row.flags)}]" if row.flags else said

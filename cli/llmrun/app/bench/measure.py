@@ -14,7 +14,6 @@ import gc
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llmrun.app.worker import Stop
 from llmrun.engine.api import Engine, State
@@ -26,15 +25,6 @@ Pairs = list[tuple[int, int]]
 
 _SEED = 0
 _BILLION = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """How often a test runs. `delay_s` passes before it, to let the machine cool down."""
-
-    reps: int
-    warmup: bool
-    delay_s: float
 
 
 class RateRun:
