@@ -121,11 +121,6 @@ def _levers(use: _Use) -> Iterator[LeverGain]:
 
 
 def _batching(use: _Use, total_s: float) -> LeverGain:
-    request = use.request
-    if use.batch is None:
-        return LeverGain(
-            "batching", str(BATCH), total_s * BATCH / batched(request, BATCH).total_s, bound=True
-        )
-    count, rate = use.batch
-    together_s = count * (request.times().prefill_s + request.output_tokens / rate)
-    return LeverGain("batching", str(count), total_s * count / together_s)
+    count, rate = use.batch or (BATCH, None)
+    together_s = batched(use.request, count, rate).total_s
+    return LeverGain("batching", str(count), total_s * count / together_s, bound=rate is None)
