@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from llmrun.errors import NetworkFailure, WriteFailure
-from llmrun.reports.download import Downloaded, FileDone, FileProgress, FileStarted
+from llmrun.reports.download import Downloaded, FileDone, FileProgress, FileStarted, HubAwaited
 from llmrun.store import fetch
 from llmrun.store.download import RESERVE_BYTES, download
 from llmrun.store.fetch import Fetch, Patience
@@ -22,6 +23,7 @@ from llmrun.units import format_bytes
 
 from tests.support.fetching import contents, fetched, pull, small_pieces
 from tests.support.hub import REPO, TOKEN, LoopbackHub, Stored
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 @pytest.mark.parametrize("redirect", [False, True])
@@ -83,6 +85,41 @@ def test_what_is_fetched_ahead_is_bounded(
             time.sleep(0.1)
         assert before <= 6 * fetch._PIECE_MAX
         assert sum(len(block) for block in blocks if isinstance(block, bytes)) > 0
+
+
+def test_a_twentieth_of_a_file_at_most_is_ahead_of_what_is_written(
+    server: LoopbackHub, tmp_path: Path
+) -> None:
+    """What a killed download loses: the beginning does not come, and the rest may not run away from it."""
+    size, source = 64 << 20, tmp_path / "source"
+    with source.open("wb") as file:
+        file.truncate(size)
+    server.add("m.gguf", source)
+    server.faults.stall_times = 1
+    hub = Hub(server.endpoint)
+    listing = hub.listing(REPO)
+    with Fetch(hub, listing, listing.files[0], 0, 4, Patience()) as going:
+        wait_until(lambda: going.received_bytes > 0)
+        before = -1
+        while before != going.received_bytes:
+            before = going.received_bytes
+            time.sleep(0.1)
+    assert before <= size // 20
+
+
+def test_silence_is_told_while_it_lasts(server: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_SILENT_S", 0.05)
+    monkeypatch.setattr(fetch, "_LOOK_EVERY_S", 0.05)
+    server.add("m.gguf", b"m" * 1000)
+    server.redirect, server.faults.hold = True, threading.Event()
+    events = []
+    for event in fetched(server, read_s=TIMEOUT_S):
+        events.append(event)
+        if isinstance(event, HubAwaited) and server.storage.endswith(event.host):
+            assert event.waited_s >= 0.05
+            server.faults.hold.set()
+    assert server.faults.hold.is_set()
+    assert contents(events) == {"m.gguf": b"m" * 1000}
 
 
 def test_events_tell_each_file_and_add_up(server: LoopbackHub) -> None:

@@ -150,6 +150,13 @@ def test_tries_with_progress_go_on(server: LoopbackHub) -> None:
     assert len(server.bodies()) > 20
 
 
+def test_what_is_refused_before_the_first_byte_leaves_nothing(server: LoopbackHub) -> None:
+    server.gated = {REPO}
+    assert isinstance(refused(server), NetworkFailure)
+    assert partial_files(REPO) == ()
+    assert not list((repo_folder(REPO) / "blobs").iterdir())
+
+
 def test_a_signed_address_that_expires_is_asked_for_again(server: LoopbackHub) -> None:
     server.redirect, server.faults.expired_times = True, 2
     assert contents(pull(server)) == {"m.gguf": CONTENT}
@@ -269,6 +276,7 @@ def test_a_wrong_length_is_refused(server: LoopbackHub, announce: int, no_range:
     assert isinstance(error, NetworkFailure)
     assert f"{SIZE + announce:,}" in error.message
     assert f"{SIZE:,}" in error.message
+    assert len(server.bodies()) == 2  # one clean retry: waiting mends no length
     assert all(partial.size_bytes <= SIZE for partial in partial_files(REPO))
 
 
