@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmrun.app.chat import Chat
-from llmrun.events import ContextUse
+from llmrun.events import ContextUse, Measured
 
 from tests.support.puppet import write_puppet
 from tests.support.requests import Answered, Desk
@@ -44,8 +44,12 @@ def test_each_part_has_the_tokens_of_its_text(desk: Desk, system: str, newest: s
     assert use.free_tokens + use.answer_tokens + total == CAPACITY
 
 
-def test_nobody_watches_nothing_is_counted(desk: Desk) -> None:
-    assert context(desk.chat([["one"]]), "a") is None
+def test_it_is_counted_where_nobody_watches_and_not_where_nobody_asks(desk: Desk) -> None:
+    events = Answered(tuple((chat := desk.chat([["one"]])).say("a"))).events
+    assert not any(isinstance(event, Measured) for event in events)
+    assert chat.last is not None
+    assert chat.last.context is not None
+    assert desk.run(["one"]).completion.context is None
 
 
 def test_a_text_that_the_template_changes_is_not_guessed_at(desk: Desk, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class TestDisplay:
         assert cli.here("run", model, "x", *GREEDY).err == ""
         shown = cli.here("run", model, "x", *GREEDY, "--stats")
         assert shown.text == SAID
-        for label in ("generation", "prompt eval", "TTFT", "KV cache", "prefix cache"):
+        for label in ("generation", "prompt eval", "TTFT", "KV cache", "context", "prefix cache"):
             assert label in shown.err
 
     def test_figures_by_themselves_only_where_both_are_terminals(self, cli: Cli, model: Path) -> None:

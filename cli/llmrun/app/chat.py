@@ -129,7 +129,7 @@ class Chat:
         request = self._request
         opened = yield from open_model(request, self._clock, self._stop, self._factory, since_s=since_s)
         self._opened, self._loaded, self.last = opened, request, None
-        self._turns = Turns(opened, self._clock, watched=self._watched, converses=True)
+        self._turns = Turns(opened, self._clock, watched=self._watched, metered=True, converses=True)
         if welcome and request.model is None and opened.settings.context.model is None:
             yield from _suggestion(request.sources.env)
 

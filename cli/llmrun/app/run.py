@@ -18,13 +18,15 @@ from llmrun.metrics.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One prompt for one model. `raw`: a completion without template; the system text is a setting."""
+    """One prompt for one model. `raw`: a completion without template; the system text is a setting.
+    `metered`: count what the parts of the prompt take of the context."""
 
     open: OpenRequest
     prompt: str
     raw: bool = False
     ignore_eos: bool = False
     logprobs: int | None = None
+    metered: bool = False
 
 
 def run(
@@ -39,6 +41,6 @@ def run(
             system = opened.settings.output.system or ""
             ask = Ask(Conversation(system, (), Message("user", request.prompt)))
         ask = replace(ask, ignore_eos=request.ignore_eos, logprobs=request.logprobs)
-        yield from logged(Turns(opened, clock).answer(ask), request.open.sources.env)
+        yield from logged(Turns(opened, clock, metered=request.metered).answer(ask), request.open.sources.env)
     finally:
         opened.close()

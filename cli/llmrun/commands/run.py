@@ -103,7 +103,7 @@ def run(
     )
     if ensure_here(opening, pull=pull, quiet=quiet):
         clock = process_clock()
-    request = RunRequest(opening, text, raw, ignore_eos, logprobs)
+    request = RunRequest(opening, text, raw, ignore_eos, logprobs, metered=view.shows_context)
     stop = Stop()
     with SigintStops(stop):
         show_events(run_request(request, clock, stop), stop, view)

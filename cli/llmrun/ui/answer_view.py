@@ -54,6 +54,11 @@ class AnswerView:
         self.completion: Completion | None = None
 
     @property
+    def shows_context(self) -> bool:
+        """Whether it will show what the parts of the prompt take of the context."""
+        return self._options.stats and self._options.panel == "full"
+
+    @property
     def _console(self) -> Console:
         if self._console_made is None:
             self._console_made = self._streams.error_console()

@@ -17,6 +17,8 @@ class JsonView:
         self._verbose = verbose
         self.completion: Completion | None = None
 
+    shows_context = False
+
     def wants(self, event: Event) -> bool:
         """Whether `take` would do anything with `event`."""
         return self._lines or isinstance(event, Notice | Finished)

@@ -61,7 +61,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Runs one job. `context` looks at what its prompt takes; without it nothing is watched meanwhile."""
+    """Runs one job. `context` looks at what its prompt takes; `watched`: tell the figures meanwhile."""
 
     opened: Opened
     cache: PrefixCache
@@ -70,6 +70,7 @@ class Decoder:
     text: AnswerText
     timeline: Timeline
     context: Callable[[], ContextUse | None] | None = None
+    watched: bool = False
     decoded: Decoded = field(default_factory=Decoded)
 
     def events(self) -> Generator[Event, None, Decoded]:
@@ -88,7 +89,7 @@ class Decoder:
                     if self.text.stopped:
                         run.stop(SEQ)
                     self._keep_budget(run)
-                    if self.context is not None and now_s - measured_s >= MEASURE_S:
+                    if self.watched and now_s - measured_s >= MEASURE_S:
                         measured_s = now_s
                         self._look()
                         kv = kv_use(self.opened.engine)

@@ -53,14 +53,21 @@ class Turns:
     """Answers requests on one loaded model, one after the other."""
 
     def __init__(
-        self, opened: Opened, clock: Clock, *, watched: bool = False, converses: bool = False
+        self,
+        opened: Opened,
+        clock: Clock,
+        *,
+        watched: bool = False,
+        metered: bool = False,
+        converses: bool = False,
     ) -> None:
-        """`watched`: send `Measured` a few times a second. `converses`: answers may be asked to go on."""
+        """`watched`: send `Measured` a few times a second. `metered`: count what parts of a prompt take of
+        the context. `converses`: answers may be asked to go on."""
         self._opened = opened
         self._engine: Engine = opened.engine
         self._settings = opened.settings
         self._clock = clock
-        self._watched = watched
+        self._watched, self._metered = watched, metered
         self._history = History()
         self._left = False
         self._reuse = Reuse(opened, clock, converses=converses)
@@ -89,8 +96,10 @@ class Turns:
         messages = ask.conversation.messages(window) if ask.conversation else ()
         marks = yield from self._reuse.bring_near(prepared, messages)
         job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs, marks)
-        watch = (lambda: self._context_use(ask, prepared, window)) if self._watched else None
-        decoder = Decoder(self._opened, self._reuse.cache, self._clock, job, text, timeline, watch)
+        meter = (lambda: self._context_use(ask, prepared, window)) if self._metered else None
+        decoder = Decoder(
+            self._opened, self._reuse.cache, self._clock, job, text, timeline, meter, watched=self._watched
+        )
         decoded = yield from decoder.events()
         for kind, rest in text.finish():
             yield Token(rest, 0, kind, self._clock())
