@@ -7,16 +7,17 @@ import json
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.archs import write_split
-from tests.support.cli import Cli, Running
+from tests.support.cli import Cli
 from tests.support.hub import REPO
 from tests.support.pulling import Online
 from tests.support.puppet import write_puppet
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 GREEDY = ("--temp", "0", "-n", "4", "-c", "128")
 ANSWER = "a short answer"
@@ -36,22 +37,20 @@ def models(online: Online) -> list[dict[str, object]]:
     return [one for one in ended.document["models"] if one["source"] == "hub"]
 
 
-def begin(online: Online, kept_bytes: int) -> Running:
-    """A pull in a process of its own, of which so much is on the disk."""
-    online.server.faults.pace_s = 0.03
-    running = online.cli.start("pull", MODEL)
-    wait_until(lambda: any(part.stat().st_size >= kept_bytes for part in online.partial()))
-    return running
-
-
-def leave(running: Running, how: str) -> None:
+def half_pull(online: Online, how: str) -> None:
+    """A pull in a process of its own that ends when half of the file is on the disk."""
+    half = online.server.repos[REPO][NAME].size // 2
+    online.server.faults.hold = threading.Event()
+    running = online.cli.start("pull", MODEL, env={"HF_HUB_DOWNLOAD_TIMEOUT": f"{TIMEOUT_S:.0f}"})
+    wait_until(lambda: [part.stat().st_size for part in online.partial()] == [half])
     if how == "kill":
         running.process.send_signal(signal.SIGKILL)
         running.ended()
-        return
-    ended = running.interrupt()
-    assert ended.status == 130
-    assert "kept" in ended.err
+    else:
+        ended = running.interrupt()
+        assert ended.status == 130
+        assert "kept" in ended.err
+    online.server.faults.hold.set()
 
 
 # huggingface/huggingface_hub#4196 and PR#4306, antirez/ds4 PR#1048, ggml-org/llama.cpp#12207: a pull starts
@@ -60,11 +59,10 @@ def leave(running: Running, how: str) -> None:
 @pytest.mark.parametrize("server", ["honest", "ignores ranges", "has another file now"])
 def test_an_interrupted_pull_goes_on(online: Online, content: bytes, how: str, server: str) -> None:
     online.server.add(NAME, content)
-    leave(begin(online, 400_000), how)
+    half_pull(online, how)
     (part,) = online.partial()
     kept = part.stat().st_size
     online.server.log.clear()
-    online.server.faults.pace_s = 0
     online.server.faults.no_range = server == "ignores ranges"
     if server == "has another file now":
         content += b"more"
@@ -88,8 +86,7 @@ def test_the_help_says_that_downloads_go_on(cli: Cli) -> None:
 # ROCm/FastFlowLM#461, simonw/llm#266, ngxson/wllama#268: a half-downloaded model is listed and loaded
 def test_half_a_model_is_none(online: Online, content: bytes) -> None:
     online.server.add(NAME, content)
-    leave(begin(online, 400_000), "kill")
-    online.server.faults.pace_s = 0
+    half_pull(online, "kill")
     (half,) = models(online)
     assert (half["complete"], half["total_bytes"]) == (False, len(content))
     (part,) = online.partial()
@@ -108,7 +105,7 @@ def test_half_a_model_is_none(online: Online, content: bytes) -> None:
 
 def test_the_remains_of_a_pull_can_be_removed(online: Online, content: bytes) -> None:
     online.server.add(NAME, content)
-    leave(begin(online, 400_000), "kill")
+    half_pull(online, "kill")
     ended = online("rm", MODEL, "--yes")
     assert ended.status == 0
     assert "freed" in ended.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.support.hub import REPO, TOKEN
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.pulling import Online
 from tests.support.talk import Talk
+from tests.support.waiting import TIMEOUT_S
 
 GREEDY = ("--temp", "0", "-n", "4", "-c", "128")
 ANSWER = "a short answer"
@@ -215,15 +217,22 @@ class TestTerminal:
     def test_progress_fits_and_goes_away(self, online: Online, content: bytes, columns: int) -> None:
         for no in (1, 2):
             online.server.add(f"a folder/a-name-Q8_0-{no:05d}-of-00002.gguf", content + bytes([no]))
-        online.server.faults.pace_s = 0.03
-        with online.cli.terminal("pull", f"{REPO}:Q8_0", columns=columns) as terminal:
-            terminal.wait_for("/s")
-            progress = [line for line in terminal.display if line]
-            assert any("%" in line for line in progress)
+        online.server.faults.hold = half_way = threading.Event()
+        patient = {"HF_HUB_DOWNLOAD_TIMEOUT": f"{TIMEOUT_S:.0f}"}
+        progress: list[str] = []
+
+        def moving() -> bool:
+            progress[:] = [line for line in terminal.display if line]
+            return any("%" in line for line in progress)
+
+        with online.cli.terminal("pull", f"{REPO}:Q8_0", columns=columns, env=patient) as terminal:
+            terminal.wait_until(moving, "progress")
+            half_way.set()
             assert terminal.ended() == 0
             lines = "\n".join(line for line in terminal.display if line)
             frames = terminal.text
         assert "all files" in frames
+        assert "/s" in frames
         assert "%" not in lines
         assert "all files" not in lines
         assert len(progress) <= 6
@@ -265,7 +274,6 @@ class TestPipes:
     def test_a_log_gets_a_line_a_file(self, online: Online, tmp_path: Path) -> None:
         for no, part in enumerate(write_split(tmp_path, "llama", 2), 1):
             online.server.add(f"m-Q8_0-{no:05d}-of-00002.gguf", part)
-        online.server.faults.pace_s = 0.01
         ended = online.cli("pull", REPO)
         assert (ended.status, ended.out) == (0, b"")
         assert len(ended.err.splitlines()) == 2 + 1

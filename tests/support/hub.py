@@ -84,7 +84,6 @@ class Faults:
     statuses: list[tuple[str, int, Mapping[str, str]]] = field(default_factory=list)
     swap: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     expired_times: int = 0
-    pace_s: float = 0.0
 
 
 @dataclass
@@ -391,8 +390,6 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.request_log.sent -= count
             raise
-        if self.hub.faults.pace_s:
-            time.sleep(self.hub.faults.pace_s)
 
 
 def _sibling(path: str, stored: Stored, with_blobs: bool) -> dict[str, object]:
