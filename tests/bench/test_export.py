@@ -53,11 +53,11 @@ def test_a_request_in_parts() -> None:
 
 
 def test_bandwidth() -> None:
-    document = record_document(tg(8, traffic=Traffic(4e9, 40e9, 50e9, 12.5)))
+    document = record_document(tg(8, traffic=Traffic(4e9, 4e9, 40e9, 50e9, 12.5)))
     assert document["bandwidth_fraction"] == 0.8
     assert (document["bytes_per_step"], document["bandwidth_bytes_per_s"]) == (4_000_000_000, 40_000_000_000)
     assert document["ceiling_ts"] == 12.5
-    unknown = record_document(tg(8, traffic=Traffic(4e9, 40e9, None, None)))
+    unknown = record_document(tg(8, traffic=Traffic(4e9, 4e9, 40e9, None, None)))
     assert unknown["bandwidth_fraction"] is None
 
 

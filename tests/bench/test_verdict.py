@@ -31,8 +31,10 @@ def test_prefill_bound() -> None:
 
 
 def test_a_smaller_quantization_moves_what_memory_explains() -> None:
-    levers = gains(pp(1000, 1000.0), tg(90, 10.0, traffic=Traffic(4e9, 40e9, 50e9, 12.5)))
+    levers = gains(pp(1000, 1000.0), tg(90, 10.0, traffic=Traffic(4e9, 4e9, 40e9, 50e9, 12.5)))
     assert levers["quantization"].gain == pytest.approx(10 / (1 + 9 * (1 - 0.8 / 2)))
+    deep = gains(pp(1000, 1000.0), tg(90, 10.0, traffic=Traffic(4e9, 3e9, 40e9, 50e9, 12.5)))
+    assert deep["quantization"].gain == pytest.approx(10 / (1 + 9 * (1 - 0.8 * 0.75 / 2)))  # K/V stay
     assert "quantization" not in gains(pp(1000, 1000.0), tg(90, 10.0))
 
 

@@ -3,8 +3,8 @@
 The use is a prompt and an output; its phases take prompt / prefill rate and output / decode rate
 (`bench/estimate.py`). Every lever is worked out alone:
 
-- smaller quantization: half the bytes of the weights. Only the part of a step that memory explains shrinks:
-  the measured bytes a second as a share of the machine's.
+- smaller quantization: half the bytes of the weights. Only the part of a step that reading them explains
+  shrinks: the measured bytes a second as a share of the machine's, less what goes to keys and values.
 - shorter prompt: half of it. Prefix cache: all of the prompt but its last token is held.
 - batching: several requests at once, by the rate measured with several sequences, else until decode has as
   much to compute as prefill.
@@ -27,7 +27,7 @@ _LEAST_GAIN = 1.005
 @dataclass(frozen=True, slots=True)
 class _Use:
     request: Request
-    bandwidth_share: float | None
+    weights_share: float | None
     batch: tuple[int, float] | None
     """Sequences and the measured sum of their rates."""
 
@@ -91,9 +91,11 @@ def _first(records: Sequence[Record], count: str) -> int:
 
 
 def _share(records: Sequence[Record]) -> float | None:
-    """Share of a decode step's time that reading memory explains, at most all of it."""
-    shares = [r.traffic.fraction for r in records if r.traffic is not None and r.traffic.fraction is not None]
-    return min(1.0, shares[0]) if shares else None
+    """Share of a decode step's time that reading weights explains, by the first test of it."""
+    for traffic in (record.traffic for record in records):
+        if traffic is not None and traffic.fraction is not None:
+            return min(1.0, traffic.fraction) * traffic.weights_per_step / traffic.bytes_per_step
+    return None
 
 
 def _measured_batch(records: Sequence[Record]) -> tuple[int, float] | None:
@@ -106,8 +108,8 @@ def _levers(use: _Use) -> Iterator[LeverGain]:
     request = use.request
     times = request.times()
     total_s = times.total_s
-    if use.bandwidth_share is not None:
-        halved_s = times.decode_s * (1 - use.bandwidth_share / 2)
+    if use.weights_share is not None:
+        halved_s = times.decode_s * (1 - use.weights_share / 2)
         yield LeverGain("quantization", "half the bytes", total_s / (times.prefill_s + halved_s))
     shorter = replace(request, prompt_tokens=(request.prompt_tokens + 1) // 2)
     yield LeverGain("shorter_prompt", "half", total_s / shorter.times().total_s)

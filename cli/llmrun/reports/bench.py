@@ -93,10 +93,12 @@ class RequestTimes:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What decode reads a step and how fast: `fraction` of the machine's measured read bandwidth, and the
-    rate at which all of it would be used. None where the bandwidth is not known."""
+    """What decode reads a step, `weights_per_step` bytes of it weights, and how fast: `fraction` of the
+    machine's measured read bandwidth, and the rate at which all of it would be used. None where the bandwidth
+    is not known."""
 
     bytes_per_step: float
+    weights_per_step: float
     bytes_per_s: float
     machine_bytes_per_s: float | None
     ceiling_rate: float | None

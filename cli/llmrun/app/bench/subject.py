@@ -12,7 +12,7 @@ from llmrun.app.plan import context_params, model_params
 from llmrun.engine.api import EngineFacts
 from llmrun.gguf.header import GgufHeader
 from llmrun.gguf.hparams import MemoryFacts
-from llmrun.memory.traffic import step_bytes
+from llmrun.memory.traffic import active_weight_bytes, step_bytes
 from llmrun.reports.bench import BenchTest, Memory, Subject, Traffic
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -82,11 +82,12 @@ def traffic_of(
     plan = memory_plan(facts, model_params(opened.settings, opened.info.path), context)
     depth = test.n_depth + test.n_prompt + test.n_gen / 2
     size = step_bytes(facts, plan, depth, test.n_parallel)
+    weights = active_weight_bytes(facts, test.n_parallel)
     if opened.engine.facts.gpu_layers:
         machine = None
     steps = rate / test.n_parallel
     ceiling = None if machine is None else machine / size * test.n_parallel
-    return Traffic(size, size * steps, machine, ceiling)
+    return Traffic(size, weights, size * steps, machine, ceiling)
 
 
 def memory_of(made: EngineFacts) -> Memory:
