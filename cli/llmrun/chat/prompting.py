@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from llmrun.chat.messages import Message
 from llmrun.chat.reasoning import CLOSING
@@ -67,6 +68,7 @@ def plain_text(messages: Sequence[Message]) -> str:
     return system + "".join(f"{m.content}\n" if m.role == "assistant" else m.content for m in turns)
 
 
+@lru_cache(maxsize=8)
 def reasoning_style(source: str) -> ReasoningStyle:
     """Read from a template's source how it takes past reasoning.
 

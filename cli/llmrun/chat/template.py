@@ -14,7 +14,8 @@ from llmrun.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     import subprocess
-    import threading
+
+    from llmrun.chat.watchdog import Watchdog
 
 WAY_OUT = "give a working template with --chat-template-file FILE, or use `llmrun run --raw` to go without"
 ESCAPED_LINE_ENDS = ("%}\\n", "}}\\n")
@@ -52,6 +53,7 @@ class TemplateRenderer:
         self._special_tokens = dict(special_tokens)
         self._limits = limits or TemplateLimits()
         self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
         self._compiled = False
 
     def __enter__(self) -> TemplateRenderer:
@@ -67,6 +69,8 @@ class TemplateRenderer:
         import subprocess
         import sys
 
+        from llmrun.chat.watchdog import Watchdog
+
         child = str(Path(__file__).with_name("template_child.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", child, *_library_folders()],
@@ -75,6 +79,7 @@ class TemplateRenderer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        self._watchdog = Watchdog(self._process)
         self._compiled = False
         limits = self._limits
         self._send(
@@ -124,7 +129,10 @@ class TemplateRenderer:
     def close(self) -> None:
         """End the child. It holds no state, so it is not asked."""
         process, self._process = self._process, None
+        watchdog, self._watchdog = self._watchdog, None
         self._compiled = False
+        if watchdog is not None:
+            watchdog.close()
         if process is None:
             return
         process.kill()
@@ -156,12 +164,13 @@ class TemplateRenderer:
 
     def _receive(self, wall_s: float) -> dict[str, Any]:
         assert self._process is not None
-        process = self._process
-        with _deadline(process, wall_s) as expired:
+        assert self._watchdog is not None
+        process, watchdog = self._process, self._watchdog
+        with watchdog.limit(wall_s):
             line = _pipe(process.stdout).readline(self._limits.output_chars * 6 + 1024)
         if not line.endswith(b"\n"):
             process.kill()
-            raise self._gone(process.wait(), expired.is_set(), wall_s)
+            raise self._gone(process.wait(), watchdog.expired, wall_s)
         reply: dict[str, Any] = json.loads(line.decode("utf-8", "surrogatepass"))
         if "error" in reply:
             raise self._failure(reply)
@@ -242,23 +251,3 @@ def _library_folders() -> list[str]:
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     assert stream is not None
     return stream
-
-
-@contextmanager
-def _deadline(process: subprocess.Popen[bytes], limit_s: float) -> Iterator[threading.Event]:
-    """Kill `process` when `limit_s` have passed; the event says whether that happened."""
-    import threading
-
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        process.kill()
-
-    timer = threading.Timer(limit_s, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield expired
-    finally:
-        timer.cancel()
