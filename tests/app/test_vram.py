@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from llmrun.app.memory.vram_values import grid_contexts
 from llmrun.app.settings import SettingSources
 from llmrun.engine.bindings import Device
 from llmrun.errors import DoesNotFit, EngineFailure, ModelNotFound, NetworkFailure, NotAModel, UsageError
-from llmrun.memory.plan import Buckets
-from llmrun.reports.vram import BUCKETS, DeviceUse, VramReport
+from llmrun.reports.vram import DeviceUse, VramReport
 from llmrun.units import GIB, MIB
 
 from tests.support import bad
@@ -272,10 +270,6 @@ def test_contexts_of_the_grid() -> None:
     assert grid_contexts(2048) == (2048,)
     assert grid_contexts(4096) == (4096,)
     assert grid_contexts(40960) == (4096, 8192, 16384, 32768, 40960)
-
-
-def test_all_buckets_have_names_in_both_rooms() -> None:
-    assert tuple(field.name for field in fields(Buckets)) == BUCKETS
 
 
 @pytest.mark.parametrize(("layers", "n_servers"), [("auto", 1), ("7", 1), ("all", 2)])

@@ -21,7 +21,8 @@ from llmrun.engine.probe.sizes import DeviceSizes, probe_devices, probe_sizes
 from llmrun.gguf.hparams import memory_facts
 from llmrun.gguf.reader import read_header
 from llmrun.memory.estimate import estimate
-from llmrun.memory.plan import Buckets, DeviceInfo, MemoryPlan
+from llmrun.memory.plan import DeviceInfo, MemoryPlan
+from llmrun.reports.vram import Buckets
 
 from tests.support.archs import ARCHS, FULL_SIZE, hyper, write_arch, write_full_size
 from tests.support.rpc import rpc_server

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 
 from llmrun.reports.model import ArraySummary, ModelReport
-from llmrun.reports.vram import Use, VramReport
+from llmrun.reports.vram import Buckets, VramReport
 
 SHOW_SCHEMA = "llmrun.show/1"
 VRAM_SCHEMA = "llmrun.vram/1"
@@ -123,5 +123,5 @@ def vram_document(report: VramReport) -> dict[str, object]:
     return document
 
 
-def _use(use: Use) -> dict[str, int]:
+def _use(use: Buckets) -> dict[str, int]:
     return {**asdict(use), "sum_bytes": use.sum_bytes}

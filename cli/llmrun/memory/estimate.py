@@ -9,7 +9,6 @@ from llmrun.memory.cache import bytes_per_token, cells_of
 from llmrun.memory.fit import max_ctx, max_gpu_layers, plan_offload
 from llmrun.memory.plan import (
     DEFAULT_RESERVE_BYTES,
-    Buckets,
     DeviceInfo,
     DeviceReport,
     MemoryPlan,
@@ -17,6 +16,7 @@ from llmrun.memory.plan import (
     Verdict,
 )
 from llmrun.memory.use import Use, device_use
+from llmrun.reports.vram import Buckets
 
 
 def estimate(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from llmrun.reports.vram import Buckets
+
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 Method = Literal["formula", "engine"]
 Verdict = Literal["fits", "partial", "too_large"]
@@ -56,40 +58,6 @@ class DeviceInfo:
     total_bytes: int
     pipelines: bool = True
     space_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """Where bytes go. `repack_bytes`: a second copy of weights that only the engine can tell of."""
-
-    weights_bytes: int = 0
-    repack_bytes: int = 0
-    kv_bytes: int = 0
-    recurrent_bytes: int = 0
-    compute_bytes: int = 0
-    output_bytes: int = 0
-
-    @property
-    def sum_bytes(self) -> int:
-        """All of them."""
-        return (
-            self.weights_bytes
-            + self.repack_bytes
-            + self.kv_bytes
-            + self.recurrent_bytes
-            + self.compute_bytes
-            + self.output_bytes
-        )
-
-    def __add__(self, other: Buckets) -> Buckets:
-        return Buckets(
-            self.weights_bytes + other.weights_bytes,
-            self.repack_bytes + other.repack_bytes,
-            self.kv_bytes + other.kv_bytes,
-            self.recurrent_bytes + other.recurrent_bytes,
-            self.compute_bytes + other.compute_bytes,
-            self.output_bytes + other.output_bytes,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from llmrun.memory.apart import apart_of
 from llmrun.memory.cache import cells_of, layer_kv_bytes, layer_state_bytes, output_bytes
 from llmrun.memory.compute import compute_bytes
 from llmrun.memory.placement import Placement, place, place_weights
-from llmrun.memory.plan import Buckets, DeviceInfo, MemoryPlan
+from llmrun.memory.plan import DeviceInfo, MemoryPlan
+from llmrun.reports.vram import Buckets
 
 
 def needed_bytes(devices: Sequence[DeviceInfo], sums: Sequence[int], index: int) -> int:

@@ -5,7 +5,6 @@ Sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -16,7 +15,7 @@ Offload = Literal["all", "part", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Buckets:
     """Where bytes go. `repack_bytes`: a second copy of weights for faster kernels, which only the engine
     can tell of."""
 
@@ -32,13 +31,11 @@ class Use:
         """All of them."""
         return sum(getattr(self, name) for name in BUCKETS)
 
+    def __add__(self, other: Buckets) -> Buckets:
+        return Buckets(*(getattr(self, name) + getattr(other, name) for name in BUCKETS))
 
-BUCKETS: tuple[str, ...] = tuple(field.name for field in fields(Use))
 
-
-def total(uses: Sequence[Use]) -> Use:
-    """Bucket by bucket."""
-    return Use(*(sum(getattr(use, name) for use in uses) for name in BUCKETS))
+BUCKETS: tuple[str, ...] = tuple(field.name for field in fields(Buckets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class DeviceUse:
     kind: str
     free_bytes: int
     total_bytes: int
-    use: Use
+    use: Buckets
     fits: bool
 
 
@@ -108,9 +105,9 @@ class VerifiedDevice:
     """One device by the formula, by the engine's dry run, and after a real load."""
 
     name: str
-    formula: Use
-    engine: Use
-    measured: Use
+    formula: Buckets
+    engine: Buckets
+    measured: Buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +142,9 @@ class VramReport:
     remote: RemoteModel | None = None
 
     @property
-    def totals(self) -> Use:
+    def totals(self) -> Buckets:
         """All devices together."""
-        return total([device.use for device in self.devices])
+        return sum((device.use for device in self.devices), Buckets())
 
     @property
     def fits(self) -> bool:

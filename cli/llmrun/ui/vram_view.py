@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from llmrun.events import RemoteModel
-from llmrun.reports.vram import BUCKETS, DeviceUse, GridCell, Use, VramReport
+from llmrun.reports.vram import BUCKETS, Buckets, DeviceUse, GridCell, VramReport
 from llmrun.ui.page import Page
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
@@ -114,7 +114,7 @@ def _device_table(
     from rich.table import Table
     from rich.text import Text
 
-    def use(device: DeviceUse | None) -> Use:
+    def use(device: DeviceUse | None) -> Buckets:
         return report.totals if device is None else device.use
 
     def row(title: str, text: Callable[[DeviceUse | None], str], style: str = "") -> None:
@@ -160,7 +160,7 @@ def _bars(page: Page, report: VramReport) -> None:
         page.line()
 
 
-def _widths(use: Use, cells: int) -> Iterator[tuple[str, int]]:
+def _widths(use: Buckets, cells: int) -> Iterator[tuple[str, int]]:
     """Cells of each bucket; their ends are rounded, so that the widths add up."""
     end = before = 0
     for name in BUCKETS:
@@ -170,7 +170,7 @@ def _widths(use: Use, cells: int) -> Iterator[tuple[str, int]]:
         before = reached
 
 
-def _legend(use: Use) -> str:
+def _legend(use: Buckets) -> str:
     parts = [
         f"{_MARKS[name][0]} {_TITLES[name]} {getattr(use, name) / use.sum_bytes:.0%}"
         for name in BUCKETS

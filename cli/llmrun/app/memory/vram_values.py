@@ -11,17 +11,17 @@ from llmrun.memory.cache import CELL_STEP, refusal
 from llmrun.memory.explain import explain
 from llmrun.memory.fit import largest_ctx, plan_offload, trained_ctx
 from llmrun.memory.placement import Placement, gpus_of
-from llmrun.memory.plan import Buckets, DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
+from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.memory.use import device_use
 from llmrun.memory.ways import ways_out
 from llmrun.reports.vram import (
     BUCKETS,
+    Buckets,
     DeviceUse,
     ExplainedStep,
     GridCell,
     Offload,
     Remedy,
-    Use,
     VerifiedDevice,
 )
 
@@ -34,26 +34,22 @@ def buckets(sizes: DeviceSizes) -> Buckets:
     return Buckets(**{name: getattr(sizes, name) for name in BUCKETS})
 
 
-def _use(found: Buckets | DeviceSizes) -> Use:
-    return Use(**{name: getattr(found, name) for name in BUCKETS})
-
-
 def device_uses(devices: Sequence[DeviceReport]) -> tuple[DeviceUse, ...]:
     """The devices of a report."""
     return tuple(
-        DeviceUse(
-            d.device.name, d.device.kind, d.device.free_bytes, d.device.total_bytes, _use(d.use), d.fits
-        )
+        DeviceUse(d.device.name, d.device.kind, d.device.free_bytes, d.device.total_bytes, d.use, d.fits)
         for d in devices
     )
 
 
 def compared(formula: MemoryReport, dry: ProbedSizes, measured: ProbedSizes) -> tuple[VerifiedDevice, ...]:
     """Formula, dry run and load of every device that one of them knows."""
-    by_formula = {d.device.name: _use(d.use) for d in formula.devices}
+    by_formula = {d.device.name: d.use for d in formula.devices}
     names = dict.fromkeys([*by_formula, *(d.name for d in (*dry.devices, *measured.devices))])
     return tuple(
-        VerifiedDevice(name, by_formula.get(name, Use()), _use(dry.on(name)), _use(measured.on(name)))
+        VerifiedDevice(
+            name, by_formula.get(name, Buckets()), buckets(dry.on(name)), buckets(measured.on(name))
+        )
         for name in names
     )
 
