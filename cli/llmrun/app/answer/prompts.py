@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from llmrun.app.loading import Opened
 from llmrun.app.prompt_input import check_text
@@ -12,6 +13,7 @@ from llmrun.chat.messages import Message
 from llmrun.chat.prompting import build_prompt
 from llmrun.chat.segments import Prompt, Segment
 from llmrun.chat.turns import History, splice
+from llmrun.engine.api import Engine
 from llmrun.errors import PromptTooLong
 from llmrun.units import format_count
 
@@ -20,6 +22,8 @@ log = logging.getLogger("llmrun.prompt")
 ANSWER_ROOM = 512
 """Tokens kept free for an answer whose length is not bounded."""
 
+MOST_CONTENTS = 4096
+"""Contents of messages whose control texts are remembered: those of a long conversation."""
 
 NO_MEMORY = "memory has no room for a larger context"
 
@@ -42,13 +46,29 @@ def log_prompt(prepared: Prepared) -> None:
     log.debug("%s", prepared.prompt.text)
 
 
+class ControlTexts:
+    """Texts in a content that would be read as control tokens; each content is looked through once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.of = lru_cache(MOST_CONTENTS)(self._find)
+
+    def _find(self, content: str) -> frozenset[str]:
+        engine = self._engine
+        tokens = set(engine.tokenize(content, add_special=False, parse_special=True))
+        pieces = {engine.piece(token) for token in tokens if engine.is_control(token)}
+        return frozenset(piece.decode("utf-8", "replace") for piece in pieces)
+
+
 class Prompter:
     """Renders and tokenises, continuing `history`. What was prepared since that changed is remembered."""
 
-    def __init__(self, opened: Opened, history: History) -> None:
+    def __init__(self, opened: Opened, history: History, control_texts: ControlTexts | None = None) -> None:
+        """`control_texts` of the same engine, where contents are asked about again."""
         self._opened = opened
         self._engine = opened.engine
         self._history = history
+        self._control_texts = control_texts or ControlTexts(opened.engine)
         self._prepared: dict[tuple[Message, ...], Prepared] = {}
 
     def raw(self, text: str) -> Prepared:
@@ -108,13 +128,6 @@ class Prompter:
         return build_prompt(
             messages,
             self._opened.renderer,
-            control_texts=self._control_texts,
+            control_texts=self._control_texts.of,
             fold_system=self._opened.settings.output.fold_system,
         )
-
-    def _control_texts(self, content: str) -> frozenset[str]:
-        """Texts in `content` that would be read as control tokens."""
-        engine = self._engine
-        tokens = set(engine.tokenize(content, add_special=False, parse_special=True))
-        pieces = {engine.piece(token) for token in tokens if engine.is_control(token)}
-        return frozenset(piece.decode("utf-8", "replace") for piece in pieces)

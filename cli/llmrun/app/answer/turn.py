@@ -14,7 +14,7 @@ from llmrun.app.answer.context_use import context_use
 from llmrun.app.answer.decode import SEQ, Decoded, Decoder, grow
 from llmrun.app.answer.kv_use import kv_use
 from llmrun.app.answer.overflow import make_room
-from llmrun.app.answer.prompts import NO_MEMORY, Prepared, Prompter, log_prompt
+from llmrun.app.answer.prompts import NO_MEMORY, ControlTexts, Prepared, Prompter, log_prompt
 from llmrun.app.answer.summary import summarize
 from llmrun.app.loading import Opened
 from llmrun.app.plan import sampling_params
@@ -69,6 +69,7 @@ class Turns:
         self._clock = clock
         self._watched, self._metered = watched, metered
         self._history = History()
+        self._control_texts = ControlTexts(opened.engine)
         self._left = False
         self._reuse = Reuse(opened, clock, converses=converses)
 
@@ -129,7 +130,7 @@ class Turns:
         """The prompt, and what of the conversation it leaves out."""
         if ask.conversation is not None:
             self._history = self._reuse.recall(self._history, ask.conversation, ask.window)
-        prompter = Prompter(self._opened, self._history)
+        prompter = self._prompter(self._history)
         if ask.conversation is None:
             prepared, window = prompter.raw(ask.raw or ""), ask.window
             yield from grow(self._opened, len(prepared.tokens))
@@ -145,7 +146,7 @@ class Turns:
                 yield Notice("info", NO_MEMORY)
             if window.summary != ask.window.summary:  # the sequence now holds what asked for the summary
                 timeline.started()
-                prompter = Prompter(self._opened, self._history)
+                prompter = self._prompter(self._history)
             prepared = prompter.chat(ask.conversation.messages(window))
         log_prompt(prepared)
         if prepared.prompt.folded_system:
@@ -153,6 +154,9 @@ class Turns:
         droppable = ask.conversation is not None and window.left_out < len(ask.conversation.exchanges)
         prompter.check_fits(len(prepared.tokens), droppable=droppable)
         return prepared, window
+
+    def _prompter(self, history: History) -> Prompter:
+        return Prompter(self._opened, history, self._control_texts)
 
     def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
         """The summary that the messages ask for; the sequence holds what asked for it then."""
@@ -162,7 +166,7 @@ class Turns:
         return summary
 
     def _context_use(self, ask: Ask, prepared: Prepared, window: Window) -> ContextUse | None:
-        prompter = Prompter(self._opened, History())
+        prompter = self._prompter(History())
         capacity = self._engine.facts.n_ctx_seq
         return context_use(prepared, ask.conversation, window, self._settings.output, capacity, prompter)
 
