@@ -229,8 +229,8 @@ def test_hosts_and_ports() -> None:
 
 
 def test_nobody_listens() -> None:
-    with pytest.raises(NetworkFailure, match="refused"):
-        probe_devices((f"127.0.0.1:{free_port()}",))
+    with free_port() as port, pytest.raises(NetworkFailure, match="refused"):
+        probe_devices((f"127.0.0.1:{port}",))
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"])

@@ -31,6 +31,8 @@ from llmrun.store.patience import ENDLESS, GaveUp, Patience
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot, read_snapshot
 from llmrun.store.snapshots import HEAD_TOKENS, MOST_OTHERS, SUFFIX, SnapshotStore, Speeds
 
+from tests.support.waiting import wait_for_a_new_time_stamp, wait_until
+
 MODEL, OTHER = "a" * 64, "b" * 64
 SETTINGS = {"n_ctx": "8192", "type_k": "f16"}
 quick = settings(deadline=None, database=None, max_examples=40)
@@ -322,8 +324,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_hit(tmp_path: Path) -> No
         with child:
             assert child.stdout is not None
             assert child.stdout.readline() == b"begun\n"
-            while not store.of_model(MODEL).snapshots:
-                pass
+            wait_until(lambda: bool(store.of_model(MODEL).snapshots))
             child.send_signal(signal.SIGKILL)
         found = store.of_model(MODEL)
         assert found.damaged == 0
@@ -346,6 +347,7 @@ def test_a_models_digest_is_remembered_until_the_file_changes(tmp_path: Path) ->
     assert unknown_bytes(ModelFiles.now([model]), folder) == 0
 
     before = model.stat()
+    wait_for_a_new_time_stamp(model)
     model.write_bytes(b"WEIGHTS")
     os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a tool that hides its change would
     assert remembered_digest(ModelFiles.now([model]), folder) is None
@@ -378,6 +380,7 @@ def test_the_time_a_model_was_used_adds_up_until_its_file_changes(tmp_path: Path
     (kept,) = (tmp_path / "digests").iterdir()
     kept.write_text("nonsense")
     assert time_used(ModelFiles.now([model]), tmp_path, 1.0) == 1.0
+    wait_for_a_new_time_stamp(model)
     model.write_bytes(b"others.")
     assert time_used(ModelFiles.now([model]), tmp_path, 0.25) == 0.25
 
@@ -401,6 +404,7 @@ def test_a_file_that_is_no_longer_the_one_that_was_opened_has_no_digest(tmp_path
     opened = ModelFiles.now([model])
     digest = compute_digest(opened, tmp_path)
     if how == "written to":
+        wait_for_a_new_time_stamp(model)
         model.write_bytes(new.read_bytes())
     else:
         new.replace(model)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from llmrun.app.prefixes import cache as prefix_cache
+from llmrun.app.prefixes import disk
 from llmrun.app.prefixes.disk import DiskPrefixes
 from llmrun.prefix import worth
 from llmrun.store.snapshots import SUFFIX
@@ -16,7 +18,7 @@ from tests.support.cli import Cli
 
 
 def keep_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every prefix pay, and every difference be worth a search."""
+    """Let every prefix pay however long it takes, and every difference be worth a search."""
     for module, name, value in (
         (worth, "LEAST_SAVED_S", 0.0),
         (prefix_cache, "LEAST_SAVED_S", 0.0),
@@ -25,6 +27,7 @@ def keep_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         (prefix_cache, "FEWEST_TIMED", 1),
         (prefix_cache, "pays", lambda *_, **__: True),
         (prefix_cache, "memory_budget", lambda: 1 << 24),
+        (disk, "given_up_s", lambda _cost: inf),
         (DiskPrefixes, "worth_reading", lambda _self, _snapshot, gained: gained > 0),
     ):
         monkeypatch.setattr(module, name, value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_START_TIMEOUT_S = 30
+from tests.support.waiting import TIMEOUT_S, wait_until
+
 _SERVE = """
 import ctypes, sys
 from llmrun.engine.bindings import native_function
@@ -23,12 +23,17 @@ serve(sys.argv[1].encode(), None, 1, 1, devices)
 """
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A TCP port of the loopback interface that nobody but us can listen on: not before we say so.
+
+    It stays taken by a socket that does not listen, so that it is given to no other program; one that asks
+    for this very port with SO_REUSEADDR, as servers do, gets it.
+    """
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 @contextmanager
@@ -37,30 +42,26 @@ def rpc_server(*, most_kib: int | None = None) -> Iterator[str]:
 
     `most_kib`: what it can allocate, whatever it says is free.
     """
-    port = free_port()
-    server = f"127.0.0.1:{port}"
     limit = "unlimited" if most_kib is None else most_kib
-    child = subprocess.Popen(
-        ["sh", "-c", f'ulimit -d {limit}; exec "$@"', "sh", sys.executable, "-P", "-c", _SERVE, server],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait(child, port)
-        yield server
-    finally:
-        child.kill()
-        child.wait()
-
-
-def _wait(child: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < end:
-        assert child.poll() is None, "the RPC server ended"
+    with free_port() as port:
+        server = f"127.0.0.1:{port}"
+        child = subprocess.Popen(
+            ["sh", "-c", f'ulimit -d {limit}; exec "$@"', "sh", sys.executable, "-P", "-c", _SERVE, server],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-    raise TimeoutError("the RPC server does not listen")
+            wait_until(lambda: _listens(child, port), "RPC server")
+            yield server
+        finally:
+            child.kill()
+            child.wait()
+
+
+def _listens(child: subprocess.Popen[bytes], port: int) -> bool:
+    assert child.poll() is None, "the RPC server ended"
+    try:
+        socket.create_connection(("127.0.0.1", port), TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
