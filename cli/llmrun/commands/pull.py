@@ -39,6 +39,9 @@ def pull(
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="ask nothing: take the one that suits this machine best")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--verify", help="hash what is here, and fetch anew what is damaged, nothing else")
+    ] = False,
     revision: Annotated[
         str, typer.Option("--revision", metavar="NAME", help="branch, tag or commit", show_default=True)
     ] = "main",
@@ -52,9 +55,10 @@ def pull(
 
     Without a quantization a table shows what each weighs and whether it fits; off a terminal the marked
     one is taken. A broken download goes on where it was when the command is run again; a file counts only
-    once its digest is the one the Hub tells.
+    once its digest is the one the Hub tells. What is here already is taken by its size; --verify hashes it.
     """
     from llmrun.app.library.pull import PullRequest, begin_pull
+    from llmrun.app.library.verify import verify
     from llmrun.app.settings import SettingSources
     from llmrun.documents.library import offers_document, pull_document
     from llmrun.documents.requests import dump
@@ -64,7 +68,9 @@ def pull(
 
     streams, memory = Streams.of_process(), memory_of(device, reserve)
     request = PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory)
-    begun = shown(begin_pull(request), streams, quiet=quiet)
+    if check and (list_only or revision != "main"):
+        raise UsageError("--verify is for what is here", "leave out --list and --revision")
+    begun = shown(verify(request) if check else begin_pull(request), streams, quiet=quiet)
     if list_only:
         if isinstance(begun, Pulled):
             raise UsageError(f"{model} comes in a Python package", "llmrun show tells what it is")

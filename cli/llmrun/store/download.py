@@ -50,14 +50,15 @@ def download(
     root: Path | None = None,
     connections: int = 4,
     patience: Patience | None = None,
+    anew: bool = False,
 ) -> Iterator[DownloadEvent]:
     """Bring `files` of `listing` into the cache at `root` (default: where the Hub's client keeps it).
 
-    What is there already is not fetched. Ends with `Downloaded`. Closing the generator, or Ctrl-C, leaves
-    the partial file for the next run. Raises `NetworkFailure` (also where the digest is wrong twice),
-    `ModelNotFound`, and `WriteFailure` for a disk that is too small, full, or cannot be written.
+    What is there already is not fetched, unless `anew`. Ends with `Downloaded`. Closing the generator, or
+    Ctrl-C, leaves the partial file for the next run. Raises `NetworkFailure` (also where the digest is wrong
+    twice), `ModelNotFound`, and `WriteFailure` for a disk that is too small, full, or cannot be written.
     """
-    task = _Task(hub, listing, root or hub_cache_dir(), connections, patience or Patience())
+    task = _Task(hub, listing, root or hub_cache_dir(), connections, patience or Patience(), anew)
     for attempt in range(_FRESH_STARTS):
         named = [task.named(file) for file in files]
         try:
@@ -110,6 +111,7 @@ class _Task:
     root: Path
     connections: int
     patience: Patience
+    anew: bool
 
     @property
     def folder(self) -> Path:
@@ -149,8 +151,11 @@ class _Task:
     def _partial(self, file: RepoFile) -> Partial:
         return Partial(self._blob(file), file)
 
+    def _is_there(self, path: Path, file: RepoFile) -> bool:
+        return not self.anew and os.path.isfile(path) and _size(path) == file.size_bytes
+
     def _missing_bytes(self, file: RepoFile) -> int:
-        if _has_size(self._place(file), file.size_bytes) or _has_size(self._blob(file), file.size_bytes):
+        if self._is_there(self._place(file), file) or self._is_there(self._blob(file), file):
             return 0
         return file.size_bytes - self._partial(file).kept_bytes()
 
@@ -159,10 +164,10 @@ class _Task:
     def _one(self, file: RepoFile, tally: _Tally) -> Iterator[DownloadEvent]:
         place, blob, received = self._place(file), self._blob(file), 0
         verified: Verified = "size"
-        if not _has_size(place, file.size_bytes):
+        if not self._is_there(place, file):
             with ExitStack() as held:
                 yield from self._lock(file, held)
-                if not _has_size(blob, file.size_bytes):
+                if not self._is_there(blob, file):
                     before, partial = tally.received, self._partial(file)
                     with partial.opened():
                         yield from self._fill(partial, file, tally)
@@ -293,7 +298,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _has_size(path: Path, size_bytes: int) -> bool:
-    return os.path.isfile(path) and _size(path) == size_bytes

@@ -104,6 +104,7 @@ class Fetch:
         self._error: BaseException | None = None
         self._stopped = False
         self._source: Source | None = None
+        self._asked, self._refused = 0, TransientFailure("nobody asked")
         self._marks: dict[Source, str] = {}
         self._workers = 0
         self._lock = threading.Lock()
@@ -273,10 +274,20 @@ class Fetch:
                 self._piece_bytes = max(_PIECE_MIN, min(self._longest_bytes, pace, self._piece_bytes * 2))
 
     def _where(self) -> Source:
-        """The file's address, asked for once and again after each failure, since addresses expire."""
+        """The file's address, asked for once and again after each failure, since addresses expire.
+
+        Of connections that fail together one asks, and all have its answer: in turn they would wait for long.
+        """
+        asked = self._asked
         with self._locating:
             if self._source is None:
-                source = self._hub.locate(self._listing, self._file)
+                if self._asked != asked:
+                    raise self._refused
+                try:
+                    source = self._hub.locate(self._listing, self._file)
+                except TransientFailure as error:
+                    self._asked, self._refused = self._asked + 1, error
+                    raise
                 wanted, size = self._file.blob_name, self._file.size_bytes
                 if len(source.etag) == len(wanted) and source.etag != wanted:
                     raise ContentChanged(self._file.path, "is not the content that was listed")

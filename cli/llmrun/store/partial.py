@@ -38,7 +38,7 @@ class Partial:
         self._note = note_of(self.path)
         self._fd = -1
         self.done_bytes = 0
-        self._hash = self._fresh_hash()
+        self._hash = fresh_hash(self._file)
 
     @property
     def verified(self) -> Verified:
@@ -96,7 +96,7 @@ class Partial:
         with writing(self.blob.parent):
             os.ftruncate(self._fd, 0)
         self.done_bytes = 0
-        self._hash = self._fresh_hash()
+        self._hash = fresh_hash(self._file)
 
     def write(self, block: bytes) -> None:
         """Append; never beyond the announced size. Raises `DiskFull` and `WriteFailure`."""
@@ -131,10 +131,12 @@ class Partial:
         with suppress(OSError):
             self._note.unlink()
 
-    def _fresh_hash(self) -> hashlib._Hash:
-        if self._file.sha256:
-            return hashlib.sha256()
-        return hashlib.sha1(b"blob %d\0" % self._file.size_bytes, usedforsecurity=False)
+
+def fresh_hash(file: RepoFile) -> hashlib._Hash:
+    """What hashes the content of `file` to the digest that the Hub advertises for it."""
+    if file.sha256:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
 
 
 def note_of(partial: Path) -> Path:

@@ -77,7 +77,7 @@ def _of_repo(repo: str, catalogue: Catalogue) -> Iterator[KeptModel]:
             yield KeptModel("", "", part.size_bytes, "hub", (part.file,), used_s, repo, complete=False)
 
 
-def _called(repo: str, variant: Variant[F], found: Sequence[Variant[F]], catalogue: Catalogue) -> str:
+def typed_name(repo: str, variant: Variant[F], found: Sequence[Variant[F]], catalogue: Catalogue) -> str:
     """What to type for this very model: the catalogue's name where it has one."""
     tag = title(variant)
     if len(matching(found, tag)) != 1:
@@ -99,7 +99,7 @@ def _kept(
     first = variant.files[0]
     kind, arch = first_look(first.file)
     return KeptModel(
-        name=_called(repo, variant, found, catalogue),
+        name=typed_name(repo, variant, found, catalogue),
         quant=title(variant),
         size_bytes=size_bytes,
         source="hub",
@@ -120,7 +120,7 @@ def _broken_off(
 ) -> KeptModel:
     totals = [part.total_bytes or 0 for part in variant.files]
     return KeptModel(
-        name=_called(repo, variant, found, catalogue),
+        name=typed_name(repo, variant, found, catalogue),
         quant=title(variant),
         size_bytes=variant.size_bytes,
         source="hub",

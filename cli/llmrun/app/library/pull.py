@@ -14,7 +14,7 @@ from llmrun.gguf.text import printable
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES
 from llmrun.reports.download import DownloadEvent, FileDone, HubAwaited
 from llmrun.reports.pull import Offers, Pulled, PulledFile
-from llmrun.store.remote import Repository, ask_hub, check_tags, exact_name, remote_name, whole
+from llmrun.store.remote import RemoteName, Repository, ask_hub, check_tags, exact_name, remote_name, whole
 from llmrun.store.repo_files import RepoFile
 from llmrun.store.resolve import PathRef, parse_ref, resolve
 from llmrun.store.variants import Variant, title
@@ -105,17 +105,22 @@ def begin_pull(request: PullRequest) -> Generator[HubAwaited, None, Pull | Pulle
         ModelNotFound: there is no such model, here or on the Hub.
         NetworkFailure: the Hub cannot be asked.
     """
-    if isinstance(parse_ref(request.ref), PathRef):
-        raise UsageError(
-            f"{printable(request.ref)} is the path of a file, and pull fetches from the Hub",
-            "name a repository, user/repo, or a model of the catalogue",
-        )
-    name = remote_name(request.ref)
+    name = wanted_model(request)
     if name is None:
         return _packaged(request)
     tag = check_tags(name, request.quant)
     repository = yield from asked(lambda: ask_hub(name, revision=request.revision), LISTING_LIMIT_S)
     return Pull(request, repository, tag)
+
+
+def wanted_model(request: PullRequest) -> RemoteName | None:
+    """Where on the Hub the model is; None for one that comes in a Python package. Raises as `begin_pull`."""
+    if isinstance(parse_ref(request.ref), PathRef):
+        raise UsageError(
+            f"{printable(request.ref)} is the path of a file, and pull fetches from the Hub",
+            "name a repository, user/repo, or a model of the catalogue",
+        )
+    return remote_name(request.ref)
 
 
 def _packaged(request: PullRequest) -> Pulled:
