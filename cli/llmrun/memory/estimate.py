@@ -13,10 +13,9 @@ from llmrun.memory.plan import (
     DeviceReport,
     MemoryPlan,
     MemoryReport,
-    Verdict,
 )
 from llmrun.memory.use import Use, device_use
-from llmrun.reports.vram import Buckets
+from llmrun.reports.vram import Buckets, Verdict
 
 
 def estimate(

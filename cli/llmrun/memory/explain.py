@@ -6,8 +6,6 @@ Steps that change nothing are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmrun.gguf.hparams import LayerFacts, MemoryFacts
 from llmrun.memory.cache import (
     CELL_STEP,
@@ -19,16 +17,9 @@ from llmrun.memory.cache import (
     row_bytes,
 )
 from llmrun.memory.plan import MemoryPlan
+from llmrun.reports.vram import ExplainedStep
 
 _F16_BYTES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One rule, in words, and the bytes of cache after it."""
-
-    text: str
-    total_bytes: int
 
 
 def _plural(count: int, noun: str, verb: str = "") -> str:
@@ -41,15 +32,15 @@ def _plural(count: int, noun: str, verb: str = "") -> str:
 
 class _Steps:
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ExplainedStep] = []
 
     def add(self, text: str, total_bytes: int) -> None:
         """Note a step unless it changes nothing."""
         if not self.steps or self.steps[-1].total_bytes != total_bytes:
-            self.steps.append(Step(text, total_bytes))
+            self.steps.append(ExplainedStep(text, total_bytes))
 
 
-def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[Step, ...]:
+def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[ExplainedStep, ...]:
     """The steps from the textbook's size to K/V cache and recurrent state as they are reserved."""
     steps, cells = _Steps(), cells_of(facts, plan)
     tokens = plan.n_ctx or facts.n_ctx_train

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from llmrun.reports.vram import Buckets
+from llmrun.reports.vram import Buckets, Verdict
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 Method = Literal["formula", "engine"]
-Verdict = Literal["fits", "partial", "too_large"]
 
 DEFAULT_RESERVE_BYTES = 1 << 30
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.cache import CELL_STEP, padded, position_bytes, refusal
@@ -12,20 +11,10 @@ from llmrun.memory.fit import beyond, largest_ctx, plan_offload, trained_ctx
 from llmrun.memory.plan import DEFAULT_RESERVE_BYTES, DeviceInfo, MemoryPlan
 from llmrun.memory.quants import QUANT_BITS, requantized
 from llmrun.memory.use import Use, device_use
-
-WayKind = Literal["quantization", "kv_type", "context"]
+from llmrun.reports.vram import Remedy, RemedyKind
 
 _SHORTEST_CTX = 2 * CELL_STEP
 _CACHE_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-
-
-@dataclass(frozen=True, slots=True)
-class WayOut:
-    """A change after which the model fits: its new value, and the bytes it takes then on all devices."""
-
-    kind: WayKind
-    value: str
-    sum_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +34,13 @@ class _Search:
         return self.use(facts, plan).fits(self.reserve_bytes)
 
     def first(
-        self, kind: WayKind, changes: Iterable[tuple[str, MemoryFacts, MemoryPlan]]
-    ) -> tuple[WayOut, ...]:
+        self, kind: RemedyKind, changes: Iterable[tuple[str, MemoryFacts, MemoryPlan]]
+    ) -> tuple[Remedy, ...]:
         """The first change that fits, as the only element; empty where none does."""
         for value, facts, plan in changes:
             if self.fits(facts, plan):
                 total = sum(b.sum_bytes for b in self.use(facts, plan).buckets)
-                return (WayOut(kind, value, total),)
+                return (Remedy(kind, value, total),)
         return ()
 
 
@@ -80,7 +69,7 @@ def ways_out(
     reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     *,
     auto_layers: bool = True,
-) -> tuple[WayOut, ...]:
+) -> tuple[Remedy, ...]:
     """The mildest change of each kind that makes `plan` fit; kinds that do not help are left out.
 
     `auto_layers`: layers are planned anew for each change; else they stay as `plan` has them.

@@ -12,6 +12,7 @@ from llmrun.events import ModelInfo, RemoteModel
 
 Verdict = Literal["fits", "partial", "too_large"]
 Offload = Literal["all", "part", "none"]
+RemedyKind = Literal["quantization", "kv_type", "context"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,9 @@ class ExplainedStep:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A single change after which the model fits, and the memory it takes then.
+    """A single change after which the model fits: its new value, and the bytes all devices hold then."""
 
-    `kind`: "quantization", "kv_type" or "context".
-    """
-
-    kind: str
+    kind: RemedyKind
     value: str
     sum_bytes: int
 

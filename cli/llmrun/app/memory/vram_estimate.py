@@ -17,7 +17,7 @@ from llmrun.app.memory.devices import DeviceProbe, check_present, on_devices, re
 from llmrun.app.memory.host_memory import host_memory
 from llmrun.app.memory.memory_plan import memory_plan
 from llmrun.app.memory.vram_request import VramRequest
-from llmrun.app.memory.vram_values import buckets, compared, device_uses, grid, longest_ctx, remedies, steps
+from llmrun.app.memory.vram_values import buckets, compared, device_uses, grid, longest_ctx
 from llmrun.app.plan import context_params, model_params
 from llmrun.config.layers import Effective
 from llmrun.engine.api import ContextParams, ModelParams
@@ -32,11 +32,13 @@ from llmrun.gguf.reader import incomplete, read_header
 from llmrun.gguf.sparse import sparse_copy
 from llmrun.memory.cache import cells_of
 from llmrun.memory.estimate import estimate
+from llmrun.memory.explain import explain
 from llmrun.memory.fit import plan_offload
 from llmrun.memory.numbers import from_numbers
 from llmrun.memory.placement import place
 from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.memory.use import has_room
+from llmrun.memory.ways import ways_out
 from llmrun.reports.vram import VerifiedDevice, VramReport, VramSettings
 
 
@@ -109,9 +111,9 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
         n_ctx_train=facts.n_ctx_train,
         reserve_bytes=request.reserve_bytes,
         grid=grid(*search),
-        remedies=() if fits else remedies(*search),
+        remedies=() if fits else ways_out(*search[:4], auto_layers=question.auto_layers),
         warnings=tuple(warnings),
-        steps=steps(facts, plan) if request.explain else (),
+        steps=explain(facts, plan) if request.explain else (),
         verified=verified,
         remote=subject.remote,
     )

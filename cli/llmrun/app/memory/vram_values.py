@@ -8,20 +8,16 @@ from dataclasses import replace
 from llmrun.engine.probe.sizes import DeviceSizes, ProbedSizes
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.memory.cache import CELL_STEP, refusal
-from llmrun.memory.explain import explain
 from llmrun.memory.fit import largest_ctx, plan_offload, trained_ctx
 from llmrun.memory.placement import Placement, gpus_of
 from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.memory.use import device_use
-from llmrun.memory.ways import ways_out
 from llmrun.reports.vram import (
     BUCKETS,
     Buckets,
     DeviceUse,
-    ExplainedStep,
     GridCell,
     Offload,
-    Remedy,
     VerifiedDevice,
 )
 
@@ -52,19 +48,6 @@ def compared(formula: MemoryReport, dry: ProbedSizes, measured: ProbedSizes) -> 
         )
         for name in names
     )
-
-
-def steps(facts: MemoryFacts, plan: MemoryPlan) -> tuple[ExplainedStep, ...]:
-    """How the size of the cache comes about."""
-    return tuple(ExplainedStep(step.text, step.total_bytes) for step in explain(facts, plan))
-
-
-def remedies(
-    facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo], reserve_bytes: int, auto_layers: bool
-) -> tuple[Remedy, ...]:
-    """Changes after which the model fits."""
-    ways = ways_out(facts, plan, devices, reserve_bytes, auto_layers=auto_layers)
-    return tuple(Remedy(way.kind, way.value, way.sum_bytes) for way in ways)
 
 
 def longest_ctx(
