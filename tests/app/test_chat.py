@@ -8,7 +8,7 @@ import pytest
 
 from llmrun.app.chat import Chat
 from llmrun.engine.api import ContextParams, Engine, ModelParams
-from llmrun.errors import DoesNotFit, ModelNotFound, UsageError
+from llmrun.errors import DoesNotFit, ModelNotFound, NotAModel, UsageError
 from llmrun.events import Event, Finished, Loaded, Measured, Notice
 from llmrun.journal.sessions import SessionStore
 
@@ -104,7 +104,18 @@ def test_a_model_that_is_not_there_leaves_the_old_one_open(desk: Desk, tmp_path:
     with pytest.raises(ModelNotFound):
         list(chat.switch(str(tmp_path / "none.gguf")))
     assert chat.model.path == str(desk.chat_model)
-    assert say(chat, "b").completion.text == "one"
+    assert len(desk.engines) == 1  # so that a misspelt name costs neither a load nor what was evaluated
+    assert say(chat, "b").completion.stats.cached_tokens > 0
+
+
+def test_a_model_that_cannot_be_opened_gives_way_to_the_old_one(desk: Desk, tmp_path: Path) -> None:
+    chat = desk.chat([["one"]])
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model")
+    with pytest.raises(NotAModel):
+        list(chat.switch(str(broken)))
+    assert chat.model.path == str(desk.chat_model)
+    assert say(chat, "a").completion.text == "one"
 
 
 def test_settings_that_do_not_load_give_way_to_those_that_did(

@@ -56,6 +56,7 @@ class TestOnTerminal:
         with cli.terminal("chat", *GREEDY, "-n", "1", "-c", "256") as terminal:
             terminal.wait_for_prompt()
             assert "smollm2-135m" in terminal.text
+            assert "/help" in terminal.text
             terminal.send("\x04")
             assert terminal.ended() == 0
 

@@ -69,8 +69,9 @@ def test_a_mistyped_variable_is_refused(cli: Cli) -> None:
 
 
 def test_where_the_folders_are(cli: Cli) -> None:
-    text = cli.here("config", "path").text
-    for place in (cli.config_dir / "config.yaml", cli.data_dir, cli.cache):
+    hub = cli.folder / "hub"
+    text = cli.here("config", "path", env={"HF_HUB_CACHE": str(hub)}).text
+    for place in (cli.config_dir / "config.yaml", hub, cli.data_dir, cli.cache):
         assert str(place) in text
 
 

@@ -22,7 +22,7 @@ from llmrun.events import Completion, Event, Finished, KvUse, ModelInfo, Notice
 from llmrun.journal.session import Session
 from llmrun.journal.session_records import Turn
 from llmrun.metrics.clock import Clock
-from llmrun.store.resolve import lasting_ref
+from llmrun.store.resolve import lasting_ref, resolve
 
 log = logging.getLogger("llmrun.chat")
 
@@ -199,11 +199,14 @@ class Chat:
     def switch(self, ref: str | None) -> Iterator[Event]:
         """Load another model (None: the same again) and keep the conversation.
 
-        If it cannot be opened the old one is loaded again as it was last, then the error is raised.
+        Where there is no such model the old one stays open; where it cannot be opened the old one is loaded
+        again as it was last. The error is raised in either case.
 
         Raises:
             EngineFailure: the old one cannot be loaded either; no model is open.
         """
+        if ref:
+            resolve(ref)
         self._stop.release()
         yield from self._turns.leave()
         before, began_s = self._loaded, self._clock()

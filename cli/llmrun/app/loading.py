@@ -239,7 +239,8 @@ def _notices(
         yield Notice("warning", f"more threads than this machine's {cpus} CPUs: they wait for each other")
     layers = made.gpu_layers_requested
     if layers not in (0, "auto") and not made.gpu_layers:
-        yield Notice("warning", f"-ngl {layers}: the engine has no GPU device; all layers stay on the CPU")
+        stay = f"-ngl {layers}: the engine has no GPU device; all layers stay on the CPU"
+        yield Notice("warning", f"{stay} (`llmrun doctor` looks for GPUs)")
     if request.template and renderer is None:
         yield Notice(
             "warning",

@@ -30,6 +30,7 @@ from llmrun.ui.completion import CompletionFacts, SettingFacts
 from llmrun.ui.errors import print_error
 from llmrun.ui.line_editor import LineEditor
 from llmrun.ui.live_view import LiveView
+from llmrun.ui.notes import print_note
 from llmrun.ui.panel import model_title
 from llmrun.ui.prompt import LineDiscarded
 from llmrun.ui.slash import Command, Message, Unknown, parse_line
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from llmrun.events import Event
     from llmrun.journal.sessions import SessionStore
     from llmrun.ui.streams import Streams
+
+WAYS_OUT = "/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves"
 
 RECOVERABLE = (
     PromptTooLong, TemplateUnusable, UsageError, WriteFailure, ModelNotFound, NotAModel, DoesNotFit,
@@ -108,6 +111,8 @@ class Repl:
         preparing.join()
         for note in self._editor.take_notes():
             self._say(note)
+        if not self._options().quiet:
+            print_note(self._streams, WAYS_OUT)
 
     def run(self) -> None:
         """Talk until Ctrl-D or /exit.

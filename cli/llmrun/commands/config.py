@@ -41,11 +41,13 @@ def show(
 
 @config_app.command(cls=HelpCommand)
 def path() -> None:
-    """Show where the user's own settings file, profiles, data and cache are."""
+    """Show where the user's own settings file and profiles, models, data and cache are."""
     from llmrun.config.dirs import user_cache_dir, user_config_file, user_data_dir
     from llmrun.config.resources import config_dir
+    from llmrun.store.hf_cache import hub_cache_dir
 
     typer.echo(f"config   {user_config_file(os.environ)}")
     typer.echo(f"profiles {user_config_file(os.environ).parent / 'profiles'} and {config_dir()}")
+    typer.echo(f"models   {hub_cache_dir()}")
     typer.echo(f"data     {user_data_dir(os.environ)}")
     typer.echo(f"cache    {user_cache_dir(os.environ)}")
