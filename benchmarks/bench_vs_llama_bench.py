@@ -5,11 +5,18 @@
 In each round both programs run the same tests once, with the same shared libraries, threads, batch sizes, K/V
 types and flash attention. llama-bench is told not to repack weights where llmrun does not. Every sample is
 printed and kept; a test is met where the ratio of the medians is within 3 % of 1.
+
+Every test is a process of its own, and the programs change who goes first. The rate of a prompt at depth
+holds still to 1 % as long as a context lives, but differs by up to 15 % from one to the next, in either
+program, with where in memory its buffers come to lie. Repetitions in one process would draw one placement and
+repeat it; and of two tests in one process the second gets the memory of the first, which the programs hand on
+differently. So both draw anew for every sample, often enough for the medians to settle.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -20,7 +27,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.build_tools import find_tool, tool_environment
-from benchmarks.machine import CannotRun, say
+from benchmarks.machine import CannotRun, Outcome, say
 from benchmarks.stats import Comparison, ratio
 
 OURS, THEIRS = "llmrun", "llama-bench"
@@ -36,12 +43,18 @@ class Setup:
     """What both sides are asked for. `repack`: whether the engine makes faster copies of weights here."""
 
     model: Path
-    n_prompt: int
-    n_gen: int
-    depth: int
     threads: int
     flash_attn: str
     repack: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """Tokens of prompt and output after `depth` held ones."""
+
+    n_prompt: int
+    n_gen: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +74,22 @@ class Rounds:
         }
 
 
-def take_turns(ours: Side, theirs: Side, rounds: int, other: str) -> Rounds:
-    """Run both sides in every round. Raises CannotRun when they measured different tests."""
+def take_turns(pairs: Sequence[tuple[Side, Side]], rounds: int, other: str) -> Rounds:
+    """Run each pair of ours and theirs in every round. Raises CannotRun when one measured different tests."""
     samples: tuple[list[Rates], list[Rates]] = ([], [])
     others: list[float | None] = []
     watch = machine.Watch()
     for index in range(rounds):
-        for side, kept in zip((ours, theirs), samples, strict=True):
-            kept.append(side())
-        if samples[0][-1].keys() != samples[1][-1].keys():
-            raise CannotRun(f"the sides ran {[*samples[0][-1]]} and {[*samples[1][-1]]}: not comparable")
+        kept: tuple[Rates, Rates] = ({}, {})
+        for pair in pairs:
+            for number in (0, 1) if index % 2 == 0 else (1, 0):
+                kept[number].update(pair[number]())
+        if kept[0].keys() != kept[1].keys():
+            raise CannotRun(f"the sides ran {[*kept[0]]} and {[*kept[1]]}: not comparable")
+        for rates, series in zip(kept, samples, strict=True):
+            series.append(rates)
         others.append(watch.lap())
-        line = "  ".join(
-            f"{name} {rate:.1f}/{samples[1][-1][name]:.1f}" for name, rate in samples[0][-1].items()
-        )
+        line = "  ".join(f"{name} {rate:.1f}/{kept[1][name]:.1f}" for name, rate in kept[0].items())
         say(f"round {index + 1} of {rounds}, {OURS}/{other}: {line} tok/s")
     return Rounds(tuple(samples[0]), tuple(samples[1]), tuple(others))
 
@@ -104,24 +119,29 @@ def rates_of(records: Sequence[Mapping[str, Any]]) -> Rates:
     return found
 
 
-def shared_flags(setup: Setup) -> list[str]:
+def tests_of(n_prompt: int, n_gen: int, depth: int) -> list[Test]:
+    """A prompt and an output, from nothing and behind `depth` tokens; what has no tokens is no test."""
+    counts = [(n_prompt, 0), (0, n_gen)]
+    return [Test(p, n, d) for d in dict.fromkeys((0, depth)) for p, n in counts if p or n]
+
+
+def shared_flags(setup: Setup, test: Test) -> list[str]:
     """Flags that both programs take."""
-    depths = f"0,{setup.depth}" if setup.depth else "0"
     return [
-        *("-p", str(setup.n_prompt), "-n", str(setup.n_gen), "-d", depths, "-r", "1"),
+        *("-p", str(test.n_prompt), "-n", str(test.n_gen), "-d", str(test.depth), "-r", "1"),
         *("-t", str(setup.threads), "-fa", "1" if setup.flash_attn == "on" else "0"),
     ]
 
 
-def llmrun_rates(setup: Setup, environment: Mapping[str, str]) -> Rates:
-    """One repetition of every test by llmrun."""
-    return rates_of(llmrun_records([str(setup.model), *shared_flags(setup)], environment))
+def llmrun_rates(setup: Setup, test: Test, environment: Mapping[str, str]) -> Rates:
+    """One repetition of a test by a process of llmrun."""
+    return rates_of(llmrun_records([str(setup.model), *shared_flags(setup, test)], environment))
 
 
-def llama_bench_rates(setup: Setup, environment: Mapping[str, str]) -> Rates:
-    """One repetition of every test by llama-bench."""
+def llama_bench_rates(setup: Setup, test: Test, environment: Mapping[str, str]) -> Rates:
+    """One repetition of a test by a process of llama-bench."""
     command = [
-        *(str(find_tool(THEIRS)), "-m", str(setup.model), "-o", "json", *shared_flags(setup)),
+        *(str(find_tool(THEIRS)), "-m", str(setup.model), "-o", "json", *shared_flags(setup, test)),
         *("--repack", str(int(setup.repack))),
     ]
     return rates_of(json.loads(machine.call(command, tool_environment(environment))))
@@ -151,61 +171,43 @@ def within_tolerance(found: Comparison) -> bool:
     return abs(found.of_medians - 1) <= TOLERANCE
 
 
-def finish(
-    name: str,
-    setup: Any,
-    record: Mapping[str, object],
-    rounds: Rounds,
-    output: Path | None,
-) -> None:
-    """Tell how quiet the machine was and write everything down."""
-    known = [used for used in rounds.others if used is not None]
-    print(machine.busy_note(statistics.fmean(known) if known else None))
+def outcome(title: str, setup: Any, rounds: Rounds, other: str, met: Callable[[Comparison], bool]) -> Outcome:
+    """What to print and to write of two programs that took turns."""
     document = {
-        "benchmark": name,
-        "provenance": record,
         "setup": {**asdict(setup), "model": setup.model.name},
         "tokens_per_second": {"llmrun": rounds.ours, "other": rounds.theirs},
         "others_cores": rounds.others,
         "llmrun_relative_to_other": {test: asdict(found) for test, found in rounds.compare().items()},
         "compared_rounds": machine.undisturbed(rounds.others),
     }
-    print(f"samples: {machine.write_result(name, document, output)}")
+    return Outcome(title, lambda: show(rounds, other, met), document)
+
+
+def measure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+    """Every test by both programs, round by round."""
+    find_tool(THEIRS)
+    repack = repacks(arguments.model, environment)
+    setup = Setup(arguments.model, arguments.threads, arguments.flash_attn, repack)
+    pairs = [
+        (
+            functools.partial(llmrun_rates, setup, test, environment),
+            functools.partial(llama_bench_rates, setup, test, environment),
+        )
+        for test in tests_of(arguments.p, arguments.n, arguments.d)
+    ]
+    rounds = take_turns(pairs, arguments.rounds, THEIRS)
+    title = f"{setup.model.name}, flash attention {setup.flash_attn}, {setup.threads} threads"
+    return outcome(title, setup, rounds, THEIRS, within_tolerance)
 
 
 def main() -> int:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description="llmrun bench beside llama-bench.")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: the embedded model")
+    parser = machine.options("llmrun bench beside llama-bench.", rounds=9)
     parser.add_argument("-p", type=int, default=512, help="prompt tokens (default 512)")
     parser.add_argument("-n", type=int, default=128, help="output tokens (default 128)")
     parser.add_argument("-d", type=int, default=1024, help="depth of the second pair of tests (default 1024)")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("-t", "--threads", type=int, help="default: what llmrun would use")
     parser.add_argument("-fa", "--flash-attn", choices=("on", "off"), default="on")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file; default: in benchmarks/results")
-    arguments = parser.parse_args()
-    try:
-        with machine.private_environment() as environment:
-            find_tool(THEIRS)
-            setup = Setup(
-                arguments.model or machine.embedded_model(), arguments.p, arguments.n, arguments.d,
-                arguments.threads or machine.physical_threads(), arguments.flash_attn,
-                repacks(arguments.model or machine.embedded_model(), environment),
-            )  # fmt: skip
-            record = machine.provenance(setup.threads)
-            rounds = take_turns(
-                lambda: llmrun_rates(setup, environment), lambda: llama_bench_rates(setup, environment),
-                arguments.rounds, THEIRS,
-            )  # fmt: skip
-    except CannotRun as error:
-        say(str(error))
-        return 2
-    print(f"{setup.model.name}, flash attention {setup.flash_attn}, {setup.threads} threads")
-    machine.show_provenance(record)
-    met = show(rounds, THEIRS, within_tolerance)
-    finish("bench_vs_llama_bench", setup, record, rounds, arguments.output)
-    return 0 if met else 1
+    return machine.measurement("bench_vs_llama_bench", parser, measure)
 
 
 def repacks(model: Path, environment: Mapping[str, str]) -> bool:

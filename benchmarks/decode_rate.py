@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.build_tools import find_tool, tool_environment
-from benchmarks.machine import CannotRun, say
+from benchmarks.machine import CannotRun, Outcome, say
 from benchmarks.stats import Comparison, ratio
 
 OURS, BENCH, CLASS = "llmrun", "llama-bench", "Llama class"
@@ -116,7 +116,7 @@ def _check_depth(side: str, expected: int, found: int) -> None:
 SIDES: dict[str, Side] = {OURS: llmrun_rate, BENCH: llama_bench_rate, CLASS: llama_class_rate}
 
 
-def measure(setup: Setup, rounds: int, environment: Mapping[str, str]) -> tuple[Rates, list[float | None]]:
+def take_turns(setup: Setup, rounds: int, environment: Mapping[str, str]) -> tuple[Rates, list[float | None]]:
     """Rates of every side, in rounds, and what other programs used in each round (cores)."""
     rates: Rates = {name: [] for name in SIDES}
     others: list[float | None] = []
@@ -159,47 +159,20 @@ def show(rates: Mapping[str, Sequence[float]], others: Sequence[float | None]) -
 
 def prepare(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setup:
     """The setup, its depth taken from what llmrun says of the prompt. Raises CannotRun."""
-    model = arguments.model or machine.embedded_model()
     find_tool(BENCH)
-    threads = arguments.threads or machine.physical_threads()
     prompt = " ".join(["word"] * arguments.depth)
-    guess = Setup(model, prompt, 2 * arguments.depth, 1, threads, arguments.flash_attn)
+    shared = arguments.threads, arguments.flash_attn
+    guess = Setup(arguments.model, prompt, 2 * arguments.depth, 1, *shared)
     depth = llmrun_document(guess, environment)["timings"]["prompt_n"]
-    return Setup(model, prompt, depth, arguments.n, threads, arguments.flash_attn)
+    return Setup(arguments.model, prompt, depth, arguments.n, *shared)
 
 
-def main() -> int:
-    """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description="Generation rate of llmrun beside two others.")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: the embedded model")
-    parser.add_argument("-n", type=int, default=1000, help="tokens to generate (default 1000)")
-    parser.add_argument("--depth", type=int, default=4, help="tokens of the prompt, about (default 4)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("-t", "--threads", type=int, help="default: what llmrun would use")
-    parser.add_argument("-fa", "--flash-attn", choices=("on", "off"), default="on")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file; default: in benchmarks/results")
-    arguments = parser.parse_args()
-    try:
-        with machine.private_environment() as environment:
-            setup = prepare(arguments, environment)
-            record = machine.provenance(setup.threads)
-            watch = machine.Watch()
-            rates, others = measure(setup, arguments.rounds, environment)
-    except CannotRun as error:
-        say(str(error))
-        return 2
-    disturbance = watch.total()
-    print(
-        f"decode rate, greedy, {setup.n} tokens from depth {setup.depth}, flash attention {setup.flash_attn},"
-        f" {setup.model.name}"
-    )
-    machine.show_provenance(record)
-    met = show(rates, others)
+def measure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+    """Every side, round by round."""
+    setup = prepare(arguments, environment)
+    rates, others = take_turns(setup, arguments.rounds, environment)
     compared = machine.undisturbed(others)
-    print(machine.busy_note(disturbance))
     document = {
-        "benchmark": "decode_rate",
-        "provenance": record,
         "setup": {**asdict(setup), "model": setup.model.name, "prompt": len(setup.prompt)},
         "tokens_per_second": rates,
         "others_cores": others,
@@ -207,8 +180,18 @@ def main() -> int:
         "compared_rounds": compared,
         "targets": TARGETS,
     }
-    print(f"samples: {machine.write_result('decode_rate', document, arguments.output)}")
-    return 0 if met else 1
+    how = f"flash attention {setup.flash_attn}, {setup.model.name}"
+    title = f"decode rate, greedy, {setup.n} tokens from depth {setup.depth}, {how}"
+    return Outcome(title, lambda: show(rates, others), document)
+
+
+def main() -> int:
+    """Parse, measure, print, write."""
+    parser = machine.options("Generation rate of llmrun beside two others.", rounds=5)
+    parser.add_argument("-n", type=int, default=1000, help="tokens to generate (default 1000)")
+    parser.add_argument("--depth", type=int, default=4, help="tokens of the prompt, about (default 4)")
+    parser.add_argument("-fa", "--flash-attn", choices=("on", "off"), default="on")
+    return machine.measurement("decode_rate", parser, measure)
 
 
 if __name__ == "__main__":

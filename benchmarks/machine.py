@@ -1,4 +1,5 @@
-"""What every measurement here needs of the machine: the model, the programs, who else is computing, a record.
+"""What every measurement here needs of the machine: the model, the programs, who else is computing, a record;
+and the frame around it (`measurement`): common options, what is printed above and below, the JSON file.
 
 The load average lags and counts the measurement itself. `Watch` therefore takes the processor time that all
 programs used (/proc/stat, time stolen by the hypervisor included) less what this process and its children
@@ -7,6 +8,7 @@ used: the rest, in cores, is what disturbed the measurement.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -154,6 +156,56 @@ def busy_note(cores: float | None) -> str:
     if cores > BUSY_CORES:
         return f"BUSY MACHINE: other programs used {cores:.2f} cores; repeat this when it is quiet"
     return f"quiet machine: other programs used {cores:.2f} cores"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found, under the line `title`: `show` prints it and returns whether the targets are met.
+
+    `document` is what the file holds beside the common values. `others_cores`, what others used, is that of
+    the whole measurement unless `document` has it round by round.
+    """
+
+    title: str
+    show: Callable[[], bool]
+    document: Mapping[str, object]
+
+
+Measure = Callable[[argparse.Namespace, Mapping[str, str]], Outcome]
+"""Measures in the environment given. May raise CannotRun."""
+
+
+def options(description: str, *, rounds: int) -> argparse.ArgumentParser:
+    """A command line with what all measurements take; `measurement` fills in `model` and `threads`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", type=Path, help="a GGUF file; default: the embedded model")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
+    parser.add_argument("-t", "--threads", type=int, help="default: what llmrun would use")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file; default: in benchmarks/results")
+    return parser
+
+
+def measurement(name: str, parser: argparse.ArgumentParser, measure: Measure) -> int:
+    """Parse, measure, print, write: 0 if all targets are met, 1 if one is not, 2 if something is missing."""
+    arguments = parser.parse_args()
+    try:
+        arguments.model = arguments.model or embedded_model()
+        arguments.threads = arguments.threads or physical_threads()
+        record = provenance(arguments.threads)
+        watch = Watch()
+        with private_environment() as environment:
+            outcome = measure(arguments, environment)
+        disturbance = watch.total()
+    except CannotRun as error:
+        say(str(error))
+        return 2
+    print(outcome.title)
+    show_provenance(record)
+    met = outcome.show()
+    print(busy_note(disturbance))
+    document = {"benchmark": name, "provenance": record, "others_cores": disturbance, **outcome.document}
+    print(f"samples: {write_result(name, document, arguments.output)}")
+    return 0 if met else 1
 
 
 def provenance(threads: int) -> dict[str, object]:

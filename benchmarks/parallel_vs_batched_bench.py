@@ -5,11 +5,15 @@
 llama-batched-bench evaluates the prompts of B sequences, then a token of each a step; its output begins where
 the prompt ends, so llmrun's outputs are measured at that depth. Each sequence has cells of its own on both
 sides. The sum over all sequences must reach 0.97 of llama-batched-bench's, for prompts and for outputs.
+
+Each number of sequences is a process of its own on their side, its prompts and its outputs are one on ours,
+since a rate depends on where in memory a process comes to lie (see bench_vs_llama_bench).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.bench_vs_llama_bench import Rates, finish, llmrun_records, repacks, show, take_turns
+from benchmarks.bench_vs_llama_bench import Rates, llmrun_records, outcome, repacks, take_turns
 from benchmarks.build_tools import find_tool, tool_environment
-from benchmarks.machine import CannotRun, say
+from benchmarks.machine import Outcome
 from benchmarks.stats import Comparison
 
 THEIRS = "llama-batched-bench"
@@ -35,42 +39,39 @@ class Setup:
     model: Path
     n_prompt: int
     n_gen: int
-    parallel: tuple[int, ...]
     threads: int
     repack: bool
 
-    @property
-    def n_ctx(self) -> int:
-        """Cells for the most sequences, in the engine's steps."""
-        each = -(-(self.n_prompt + self.n_gen) // _CELLS) * _CELLS
-        return each * max(self.parallel)
+    def n_ctx(self, parallel: int) -> int:
+        """Cells for so many sequences, in the engine's steps."""
+        return parallel * -(-(self.n_prompt + self.n_gen) // _CELLS) * _CELLS
 
 
-def llmrun_rates(setup: Setup, environment: Mapping[str, str]) -> Rates:
-    """Prompts at depth 0 and outputs behind them, for each number of sequences."""
-    flags = [
-        *("-p", str(setup.n_prompt), "-n", str(setup.n_gen), "-d", f"0,{setup.n_prompt}", "-r", "1"),
-        *("-np", ",".join(map(str, setup.parallel)), "-t", str(setup.threads), "-fa", "1"),
-    ]
-    return chosen(llmrun_records([str(setup.model), *flags], environment), setup.n_prompt)
+def llmrun_rates(setup: Setup, parallel: int, environment: Mapping[str, str]) -> Rates:
+    """Prompts, and outputs behind them, of so many sequences."""
+    shared = ["-r", "1", "-np", str(parallel), "-t", str(setup.threads), "-fa", "1"]
+    tests = (
+        ("-p", str(setup.n_prompt), "-n", "0"),
+        ("-p", "0", "-n", str(setup.n_gen), "-d", str(setup.n_prompt)),
+    )
+    runs = (llmrun_records([str(setup.model), *test, *shared], environment) for test in tests)
+    return rates_of([record for records in runs for record in records])
 
 
-def chosen(records: Sequence[Mapping[str, Any]], n_prompt: int) -> Rates:
-    """The tests that llama-batched-bench has as well."""
-    found: Rates = {}
-    for record in records:
-        if record["n_prompt"] and not record["n_depth"]:
-            found[f"prompt x{record['n_parallel']}"] = record["median_ts"]
-        elif record["n_gen"] and record["n_depth"] == n_prompt:
-            found[f"output x{record['n_parallel']}"] = record["median_ts"]
-    return found
+def rates_of(records: Sequence[Mapping[str, Any]]) -> Rates:
+    """Rates by llama-batched-bench's phases and the number of sequences."""
+    return {
+        f"{'prompt' if record['n_prompt'] else 'output'} x{record['n_parallel']}": record["median_ts"]
+        for record in records
+    }
 
 
-def batched_bench_rates(setup: Setup, environment: Mapping[str, str]) -> Rates:
+def batched_bench_rates(setup: Setup, parallel: int, environment: Mapping[str, str]) -> Rates:
     """The same by llama-batched-bench."""
     command = [
-        *(str(find_tool(THEIRS)), "-m", str(setup.model), "-c", str(setup.n_ctx), "-b", "2048", "-ub", "512"),
-        *("-npp", str(setup.n_prompt), "-ntg", str(setup.n_gen), "-npl", ",".join(map(str, setup.parallel))),
+        *(str(find_tool(THEIRS)), "-m", str(setup.model), "-c", str(setup.n_ctx(parallel))),
+        *("-b", "2048", "-ub", "512"),
+        *("-npp", str(setup.n_prompt), "-ntg", str(setup.n_gen), "-npl", str(parallel)),
         *("-t", str(setup.threads), "-fa", "on", "--output-format", "jsonl"),
         *([] if setup.repack else ["--no-repack"]),
     ]
@@ -94,38 +95,31 @@ def fast_enough(found: Comparison) -> bool:
     return found.of_medians >= TARGET
 
 
+def measure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+    """Every number of sequences by both programs, round by round."""
+    find_tool(THEIRS)
+    repack = repacks(arguments.model, environment)
+    setup = Setup(arguments.model, arguments.p, arguments.n, arguments.threads, repack)
+    pairs = [
+        (
+            functools.partial(llmrun_rates, setup, int(count), environment),
+            functools.partial(batched_bench_rates, setup, int(count), environment),
+        )
+        for count in arguments.parallel.split(",")
+    ]
+    rounds = take_turns(pairs, arguments.rounds, THEIRS)
+    counts = f"{setup.n_prompt} + {setup.n_gen} tokens a sequence"
+    title = f"{setup.model.name}, {counts}, {setup.threads} threads"
+    return outcome(title, setup, rounds, THEIRS, fast_enough)
+
+
 def main() -> int:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description="llmrun bench --parallel beside llama-batched-bench.")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: the embedded model")
+    parser = machine.options("llmrun bench --parallel beside llama-batched-bench.", rounds=9)
     parser.add_argument("-p", type=int, default=128, help="prompt tokens of each sequence (default 128)")
     parser.add_argument("-n", type=int, default=64, help="output tokens of each sequence (default 64)")
     parser.add_argument("--parallel", default="1,2,4,8", help="sequences at once (default 1,2,4,8)")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("-t", "--threads", type=int, help="default: what llmrun would use")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file; default: in benchmarks/results")
-    arguments = parser.parse_args()
-    try:
-        with machine.private_environment() as environment:
-            find_tool(THEIRS)
-            model = arguments.model or machine.embedded_model()
-            setup = Setup(
-                model, arguments.p, arguments.n, tuple(map(int, arguments.parallel.split(","))),
-                arguments.threads or machine.physical_threads(), repacks(model, environment),
-            )  # fmt: skip
-            record = machine.provenance(setup.threads)
-            rounds = take_turns(
-                lambda: llmrun_rates(setup, environment), lambda: batched_bench_rates(setup, environment),
-                arguments.rounds, THEIRS,
-            )  # fmt: skip
-    except CannotRun as error:
-        say(str(error))
-        return 2
-    print(f"{setup.model.name}, {setup.n_prompt} + {setup.n_gen} tokens a sequence, {setup.threads} threads")
-    machine.show_provenance(record)
-    met = show(rounds, THEIRS, fast_enough)
-    finish("parallel_vs_batched_bench", setup, record, rounds, arguments.output)
-    return 0 if met else 1
+    return machine.measurement("parallel_vs_batched_bench", parser, measure)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.conversations import N_CTX, Answer, Script, ask_child, ask_server
-from benchmarks.machine import CannotRun, say
+from benchmarks.machine import Outcome, say
 from benchmarks.stats import ratio
 
 PROCESSES, SERVER, CLASS, INSIDE = "llmrun run", "llama-server", "Llama class", "llmrun, one process"
@@ -135,47 +135,31 @@ def show(
     return all(met for _, met, _ in checks)
 
 
-def main() -> int:
-    """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description="Repeated one-shot runs with a common document.")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: the embedded model")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=4000, help="about so many in the document")
-    parser.add_argument("-t", "--threads", type=int, help="default: what llmrun would use")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file; default: in benchmarks/results")
-    arguments = parser.parse_args()
-    try:
-        threads = arguments.threads or machine.physical_threads()
-        model = arguments.model or machine.embedded_model()
-        with machine.private_environment() as environment:
-            record = machine.provenance(threads)
-            watch = machine.Watch()
-            rounds, whole = [], []
-            for number in range(arguments.rounds):
-                answers, whole_s = measure_round(number, arguments.tokens, model, threads, environment)
-                rounds.append(answers)
-                whole.append(whole_s)
-                shown = ", ".join(f"{answer.ttft_s:.3f}" for answer in answers[PROCESSES])
-                say(f"round {number + 1} of {arguments.rounds}: {shown} s")
-            with_s, without_s = measure_overhead(arguments.rounds, model, threads, environment)
-            disturbance = watch.total()
-    except CannotRun as error:
-        say(str(error))
-        return 2
-    print(f"TTFT with a document of about {arguments.tokens} tokens, medians of {arguments.rounds} rounds")
-    machine.show_provenance(record)
-    met = show(rounds, with_s, without_s)
-    print(machine.busy_note(disturbance))
+def measure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+    """The rounds, then the runs that never hit."""
+    sides = arguments.model, arguments.threads, environment
+    rounds, whole = [], []
+    for number in range(arguments.rounds):
+        answers, whole_s = measure_round(number, arguments.tokens, *sides)
+        rounds.append(answers)
+        whole.append(whole_s)
+        shown = ", ".join(f"{answer.ttft_s:.3f}" for answer in answers[PROCESSES])
+        say(f"round {number + 1} of {arguments.rounds}: {shown} s")
+    with_s, without_s = measure_overhead(arguments.rounds, *sides)
     written = {
-        "benchmark": "prefix_runs",
-        "provenance": record,
         "answers": [{side: [asdict(a) for a in found] for side, found in one.items()} for one in rounds],
         "whole_s": whole,
         "never_hit_s": {"with": with_s, "without": without_s},
-        "others_cores": disturbance,
     }
-    print(f"samples: {machine.write_result('prefix_runs', written, arguments.output)}")
-    return 0 if met else 1
+    title = f"TTFT with a document of about {arguments.tokens} tokens, medians of {arguments.rounds} rounds"
+    return Outcome(title, lambda: show(rounds, with_s, without_s), written)
+
+
+def main() -> int:
+    """Parse, measure, print, write."""
+    parser = machine.options("Repeated one-shot runs with a common document.", rounds=3)
+    parser.add_argument("--tokens", type=int, default=4000, help="about so many in the document")
+    return machine.measurement("prefix_runs", parser, measure)
 
 
 if __name__ == "__main__":

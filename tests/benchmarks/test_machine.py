@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,13 @@ import pytest
 from benchmarks.amx_probe import has_amx
 from benchmarks.machine import (
     CannotRun,
+    Outcome,
     Usage,
     busy_note,
     busy_seconds,
     call,
+    measurement,
+    options,
     others_cores,
     private_environment,
     undisturbed,
@@ -60,6 +66,43 @@ def test_measured_programs_see_no_settings_of_the_user(monkeypatch: pytest.Monke
         assert len({folder.parent for folder in folders}) == 1
         assert folders[0].parent.is_dir()
     assert not folders[0].parent.exists()
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, file: Path, met: bool | None, **document: object
+) -> tuple[int, argparse.Namespace]:
+    """Exit status of the frame around a measurement that finds that, and the options it was given."""
+    seen: list[argparse.Namespace] = []
+
+    def measure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+        seen.append(arguments)
+        assert "LLMRUN_DATA_DIR" in environment
+        if met is None:
+            raise CannotRun("no tool")
+        return Outcome("the title", lambda: met, document)
+
+    monkeypatch.setattr(sys, "argv", ["x", "--model", "m.gguf", "-t", "3", "-o", str(file)])
+    return measurement("x", options("It measures.", rounds=4), measure), seen[0]
+
+
+@pytest.mark.parametrize(("met", "status"), [(True, 0), (False, 1), (None, 2)])
+def test_the_frame_tells_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, met: bool | None, status: int
+) -> None:
+    ended, given = measured(monkeypatch, tmp_path / "x.json", met)
+    assert ended == status
+    assert (given.rounds, given.threads, given.model) == (4, 3, Path("m.gguf"))
+    assert (tmp_path / "x.json").exists() == (met is not None)
+
+
+def test_the_frame_writes_what_was_found_with_its_provenance(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(monkeypatch, tmp_path / "x.json", True, seconds=[1.5], others_cores=[0.25])
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert (written["benchmark"], written["seconds"], written["others_cores"]) == ("x", [1.5], [0.25])
+    assert written["provenance"]["threads"] == 3
+    assert capsys.readouterr().out.startswith("the title\n")
 
 
 def test_a_failing_program_is_reported_with_its_words() -> None:
