@@ -2,7 +2,7 @@
 
 The library takes a list of (regular expression, buffer type) that it tries in order on every tensor name
 (llama-model-loader.cpp). Keeping experts on the CPU is such a list, with the patterns of llama.cpp's own
-tools (common/common.h).
+tools (memory/patterns.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from llmrun.engine.api import ModelParams
 from llmrun.engine.bindings import Device, device_handles, devices, library, native_function
 from llmrun.errors import UsageError
 from llmrun.gguf.layers import MAX_LAYERS
-from llmrun.memory.patterns import tensor_pattern
+from llmrun.memory.patterns import expert_rules, tensor_pattern
 from llmrun.memory.placement import gpus_of
-
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 class _Override(ctypes.Structure):
@@ -46,7 +44,8 @@ class Placement:
         if params.tensor_split:
             self._shares = _shares(params.tensor_split, n_gpus)
             native.tensor_split = ctypes.cast(self._shares, ctypes.POINTER(ctypes.c_float))
-        rules = tensor_rules(params)
+        experts = expert_rules(cpu_moe=params.cpu_moe, n_cpu_moe=params.n_cpu_moe, n_layer=MAX_LAYERS)
+        rules = [*params.override_tensor, *experts]  # the user's own are tried first
         if rules:
             types = buffer_types()
             entries = [
@@ -79,15 +78,6 @@ def seen_once(found: Iterable[Device]) -> list[Device]:
         if not twin:
             kept.append(device)
     return kept
-
-
-def tensor_rules(params: ModelParams) -> list[tuple[str, str]]:
-    """(pattern, buffer type) in the order in which they are tried; the user's own come first."""
-    rules = list(params.override_tensor)
-    if params.cpu_moe:
-        rules.append((_EXPERTS, "CPU"))
-    rules += [(rf"blk\.{layer}{_EXPERTS}", "CPU") for layer in range(min(params.n_cpu_moe, MAX_LAYERS))]
-    return rules
 
 
 def buffer_types() -> dict[str, int]:

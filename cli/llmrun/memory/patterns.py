@@ -17,6 +17,7 @@ _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _OTHER_ESCAPE = re.compile(r"\\[AZNU]")
 _OTHER_CLASS = re.compile(r"\[[^\]]*\[[:.=]")
 _OTHER_SYNTAX = re.compile(r"\(\?[^:=!]|\{(?!\d)")
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp's common/common.h
 
 
 def tensor_pattern(pattern: str) -> re.Pattern[str]:
@@ -45,3 +46,10 @@ def tensor_pattern(pattern: str) -> re.Pattern[str]:
             return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"the tensor pattern {pattern!r} is no regular expression: {error}") from None
+
+
+def expert_rules(*, cpu_moe: bool, n_cpu_moe: int, n_layer: int) -> list[tuple[str, str]]:
+    """(pattern, device) that keep experts on the CPU: of all layers, or of the first of `n_layer`."""
+    if cpu_moe:
+        return [(_EXPERTS, "CPU")]
+    return [(rf"blk\.{il}{_EXPERTS}", "CPU") for il in range(min(n_cpu_moe, n_layer))]

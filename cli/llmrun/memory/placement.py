@@ -4,7 +4,7 @@ The engine counts places from the input to the output and gives the last `gpu_la
 the output being the place after the last layer. Several GPUs get consecutive runs, in proportion to
 `tensor_split` or to their free memory. The input embedding always stays on the CPU; a model without an
 output matrix of its own gets a second copy of the embedding where the output lies. Source: load_tensors in
-llama.cpp's src/llama-model.cpp, create_tensor in src/llama-model-loader.cpp; expert patterns: common/arg.cpp.
+llama.cpp's src/llama-model.cpp, create_tensor in src/llama-model-loader.cpp.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from llmrun.errors import UsageError
 from llmrun.gguf.hparams import MemoryFacts
 from llmrun.gguf.weights import INPUT_SLOT, Weight
-from llmrun.memory.patterns import tensor_pattern
+from llmrun.memory.patterns import expert_rules, tensor_pattern
 from llmrun.memory.plan import DeviceInfo, DeviceKind, MemoryPlan
 
 
@@ -137,19 +137,13 @@ def _may_pipeline(plan: MemoryPlan, n_gpus: int) -> bool:
     return n_gpus > 1 and plan.offload_kqv and not moved
 
 
-def _expert_overrides(facts: MemoryFacts, plan: MemoryPlan) -> list[tuple[str, str]]:
-    experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-    if plan.cpu_moe:
-        return [(experts, "CPU")]
-    return [(rf"blk\.{il}{experts}", "CPU") for il in range(min(plan.n_cpu_moe, facts.n_layer_all))]
-
-
 def _overridden(
     facts: MemoryFacts, plan: MemoryPlan, placement: Placement
 ) -> list[tuple[re.Pattern[str], int]]:
     names = {d.name: i for i, d in enumerate(placement.devices)} | {"CPU": 0}
+    experts = expert_rules(cpu_moe=plan.cpu_moe, n_cpu_moe=plan.n_cpu_moe, n_layer=facts.n_layer_all)
     rules = []
-    for pattern, device in (*plan.overrides, *_expert_overrides(facts, plan)):
+    for pattern, device in (*plan.overrides, *experts):
         if device not in names:
             raise UsageError(f"no device {device} for tensors {pattern}", f"devices: {', '.join(names)}")
         rules.append((tensor_pattern(pattern), names[device]))
