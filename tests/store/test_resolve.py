@@ -90,6 +90,17 @@ def test_a_missing_path_is_named(here: Path, ref: str) -> None:
     assert ref.replace("\0", "\\x00") in caught.value.message
 
 
+@pytest.mark.parametrize("file", ["m-Q8_0.gguf", "q/m-Q8_0.GGUF", "q/m-Q8_0-00002-of-00003.gguf"])
+def test_a_file_of_a_repository_with_its_ending_is_told_how_it_is_named(root: Path, file: str) -> None:
+    stem = file.partition("m-")[0] + "m-Q8_0"
+    with pytest.raises(ModelNotFound) as caught:
+        resolve(f"user/repo:{file}")
+    assert caught.value.hint.endswith(f" user/repo:{stem}")
+    with pytest.raises(ModelNotFound) as caught:
+        resolve("user/repo/m-Q8_0.gguf")
+    assert "user/repo:" not in caught.value.hint
+
+
 @pytest.mark.parametrize("ref", ["user/repo", "user/repo:Q4_K_M", "gamma", "gamma:F16"])
 def test_what_is_not_on_this_machine_names_the_command_that_pulls_it(here: Path, ref: str) -> None:
     with pytest.raises(ModelNotFound, match="not on this machine") as caught:

@@ -7,6 +7,7 @@ is turned into one of llmrun's own here, at the boundary.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -107,9 +108,10 @@ def _private_or_absent(asked: Asked) -> LlmrunError:
             f"the Hub has no {asked.repo} that the token in {asked.token} may see",
             "check the spelling; if it is private, use a token of an account that may read it",
         )
+    where = " and HF_ENDPOINT" if os.environ.get("HF_ENDPOINT") else ""
     return ModelNotFound(
         f"the Hub has no public repository {asked.repo}",
-        "check the spelling; if it is private, set HF_TOKEN or log in with `hf auth login`",
+        f"check the spelling{where}; if it is private, set HF_TOKEN or log in with `hf auth login`",
     )
 
 

@@ -20,7 +20,7 @@ from llmrun.gguf.text import printable
 from llmrun.store.catalogue import Catalogue, CatalogueModel, load_catalogue
 from llmrun.store.hf_cache import is_repo_name
 from llmrun.store.local import find_local
-from llmrun.store.variants import part_name, split_name
+from llmrun.store.variants import part_name, split_name, whole_stem
 
 _PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 
@@ -102,6 +102,14 @@ def is_path(ref: str) -> bool:
     )
 
 
+def file_hint(ref: str, otherwise: str) -> str:
+    """What to do where no file `ref` is meant: a file of a repository is named without its ending."""
+    repo, _, file = ref.partition(":")
+    if not (file and is_repo_name(repo)):
+        return otherwise
+    return f"a file of a repository is named without its ending: {printable(f'{repo}:{whole_stem(file)}')}"
+
+
 def lasting_ref(ref: str) -> str:
     """`ref` as it names the same model from any folder."""
     return os.path.abspath(os.path.expanduser(ref)) if is_path(ref) else ref
@@ -125,7 +133,7 @@ def _split_parts(path: Path) -> tuple[Path, ...]:
         if not os.path.exists(part):
             raise ModelNotFound(
                 f"part {no} of {found.count} is missing: there is no file {printable(str(part))}",
-                "put all parts of the model into one folder",
+                file_hint(str(path), "put all parts of the model into one folder"),
             )
         parts.append(part)
     return tuple(parts)
@@ -135,7 +143,7 @@ def _by_path(ref: str) -> ResolvedModel:
     path = _expand(ref)
     parts = _split_parts(path)
     if len(parts) == 1 and _is_absent(path):
-        raise ModelNotFound(f"there is no file {printable(ref)}", "check the path")
+        raise ModelNotFound(f"there is no file {printable(ref)}", file_hint(ref, "check the path"))
     _check_parts(parts)
     return ResolvedModel(ref, parts[0], "path", parts)
 

@@ -66,7 +66,7 @@ class Variant(Generic[F]):
     @property
     def name(self) -> str:
         """Path of the model without its ending and part number: what tells it from all others."""
-        return _whole_stem(self.files[0].path)
+        return whole_stem(self.files[0].path)
 
     @property
     def size_bytes(self) -> int:
@@ -115,7 +115,7 @@ def part_name(name: SplitName, no: int) -> str:
 
 def helper_kind(path: str) -> str | None:
     """What the file is where it helps a model and is none itself; None for a model."""
-    *folders, base = _whole_stem(path).lower().split("/")
+    *folders, base = whole_stem(path).lower().split("/")
     words = re.split(r"[-._ ]+", base)
     for word, kind in _HELPERS.items():
         if word in (words[0], words[-1]) or word in folders:
@@ -133,7 +133,7 @@ def variants(files: Iterable[F]) -> tuple[Variant[F], ...]:
         key = (part.stem, part.count, part.end) if part else (file.path, 1, "")
         sets.setdefault(key, []).append((part.no if part else 1, file))
     parts = [tuple(file for _, file in sorted(s, key=lambda entry: entry[0])) for s in sets.values()]
-    labels = _labels([_whole_stem(found[0].path) for found in parts])
+    labels = _labels([whole_stem(found[0].path) for found in parts])
     counts = [count for _, count, _ in sets]
     return tuple(Variant(*entry) for entry in zip(labels, parts, counts, strict=True))
 
@@ -203,7 +203,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(printable(name) for name in dict.fromkeys(names))
 
 
-def _whole_stem(path: str) -> str:
+def whole_stem(path: str) -> str:
     """`path` without its ending and part number."""
     part = split_name(path)
     return part.stem if part else re.sub(r"\.gguf\Z", "", path, flags=re.I)

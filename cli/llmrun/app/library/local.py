@@ -22,7 +22,7 @@ from llmrun.store.hf_cache import (
     partial_files,
 )
 from llmrun.store.local import local_variants
-from llmrun.store.resolve import NameRef, PathRef, RepoRef, catalogue_model, parse_ref
+from llmrun.store.resolve import NameRef, PathRef, RepoRef, catalogue_model, file_hint, parse_ref
 from llmrun.store.variants import (
     RepositoryFile,
     Variant,
@@ -179,7 +179,7 @@ def find_removal(ref: str) -> Removal:
         case PathRef():
             raise UsageError(
                 f"{printable(ref)} is a file given by its path; rm removes models of the Hugging Face cache",
-                "delete the file yourself if nothing else needs it",
+                file_hint(ref, "delete the file yourself if nothing else needs it"),
             )
         case RepoRef():
             return _removal(ref, wanted.repo, wanted.tag)

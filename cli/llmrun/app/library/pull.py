@@ -16,7 +16,7 @@ from llmrun.reports.download import DownloadEvent, FileDone, HubAwaited
 from llmrun.reports.pull import Offers, Pulled, PulledFile
 from llmrun.store.remote import RemoteName, Repository, ask_hub, check_tags, exact_name, remote_name, whole
 from llmrun.store.repo_files import RepoFile
-from llmrun.store.resolve import PathRef, parse_ref, resolve
+from llmrun.store.resolve import PathRef, file_hint, parse_ref, resolve
 from llmrun.store.variants import Variant, title
 from llmrun.units import format_bytes
 
@@ -118,7 +118,7 @@ def wanted_model(request: PullRequest) -> RemoteName | None:
     if isinstance(parse_ref(request.ref), PathRef):
         raise UsageError(
             f"{printable(request.ref)} is the path of a file, and pull fetches from the Hub",
-            "name a repository, user/repo, or a model of the catalogue",
+            file_hint(request.ref, "name a repository, user/repo, or a model of the catalogue"),
         )
     return remote_name(request.ref)
 
