@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import pytest
@@ -81,6 +84,41 @@ def test_the_address_space() -> None:
     assert within(used, 4 * GIB) == HostMemory(4 * GIB, left, left)
     assert within(used, GIB // 2) == HostMemory(GIB // 2, 0, 0)
     assert within({}, 100 * GIB) == HostMemory(64 * GIB, 40 * GIB, 100 * GIB - engine_bytes)
+
+
+ALLOCATING_THREADS = """
+import resource, sys, threading
+from llmrun.app.memory.host_memory import _mapped_bytes, _read, share_one_heap
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+if sys.argv[1] == "shared":
+    share_one_heap()
+together = threading.Barrier(9)
+
+def work():
+    kept = [bytes(20_000) for _ in range(50)]
+    together.wait()
+    together.wait()
+
+threads = [threading.Thread(target=work) for _ in range(8)]
+before = _mapped_bytes(_read)
+for thread in threads:
+    thread.start()
+together.wait()
+print(_mapped_bytes(_read) - before)
+together.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's allocator")
+def test_threads_share_a_heap_where_the_address_space_is_limited() -> None:
+    def taken_bytes(how: str) -> int:
+        ended = subprocess.run(
+            [sys.executable, "-c", ALLOCATING_THREADS, how], capture_output=True, text=True, check=True
+        )
+        return int(ended.stdout)
+
+    assert taken_bytes("shared") < taken_bytes("apart") - 3 * 64 * MIB
 
 
 def test_this_machine() -> None:
