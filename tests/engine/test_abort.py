@@ -71,6 +71,22 @@ def test_what_the_words_mean(message: str, kind: type[LlmrunError], said: str) -
     assert without_path(message).startswith(said)
 
 
+def test_a_gpu_tells_the_cause_before() -> None:
+    log = [
+        "CUDA error: an older one",
+        "CUDA error: out of memory",
+        "  current device: 0, in function alloc at /build/ggml-cuda.cu:583",
+        "  cuMemCreate(&handle, reserve_size, &prop, 0)",
+    ]
+    error = abort_error("/build/ggml-cuda.cu:109: CUDA error", log)
+    assert isinstance(error, DoesNotFit)
+    assert "(ggml-cuda.cu:109: CUDA error: out of memory)" in error.message
+    lost = abort_error("ggml-cuda.cu:109: CUDA error", ["CUDA error: the launch failed", *log[2:]])
+    assert isinstance(lost, EngineFailure)
+    assert "the launch failed" in lost.message
+    assert "CUDA" not in abort_error("a.c:1: GGML_ASSERT(x) failed", log).message
+
+
 def test_a_server_that_goes_away_in_the_middle() -> None:
     with ExitStack() as servers:
         server = servers.enter_context(rpc_server())

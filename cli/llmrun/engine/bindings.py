@@ -148,7 +148,8 @@ def _log_callback(module: Any) -> Any:
 def _abort_callback(module: Any) -> Any:
     if not hasattr(module._lib, "ggml_set_abort_callback"):
         return None
-    return listen_for_abort(module._lib, ctypes.CFUNCTYPE(None, ctypes.c_char_p))
+    callback_type = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+    return listen_for_abort(module._lib, callback_type, lambda: tuple(native_log.lines))
 
 
 def native_function(name: str, result: Any, *arguments: Any) -> Any:
