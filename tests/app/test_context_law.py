@@ -203,6 +203,7 @@ def test_growth_beyond_the_short_factors_of_longrope_evaluates_again(
         chat.change("max_tokens", str(n))
         answered = say(chat, words(number, length)).completion
         beyond = answered.kv.capacity_tokens > 1024
+        assert rig.engines[0].facts.long_rope == beyond
         within = 100 if number == 2 else n  # of one answer that grows the context, the end alone
         start = answered.stats.prompt_tokens + n - within
         assert_chosen(large if beyond else small, list(rig.engines[0].held(0)), start, NOISE["llama"])

@@ -69,9 +69,12 @@ PROMPTS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple).map(wor
 
 
 def new_process(path: Path, engine: LlamaEngine, folder: Path) -> PrefixCache:
+    """Of a command without -c."""
     forget(engine)
     disk = DiskPrefixes(
-        SnapshotStore(folder, 1 << 28), ModelFiles.now([path]), lambda: layout_settings(engine.facts, {})
+        SnapshotStore(folder, 1 << 28),
+        ModelFiles.now([path]),
+        lambda: layout_settings(engine.facts, {}, sized=False),
     )
     return PrefixCache(engine, time.perf_counter, disk=disk)
 
@@ -109,8 +112,10 @@ def yield_all(prepared: Iterator[object]) -> tuple[int, ...]:
 def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
     engines: dict[str, tuple[Path, LlamaEngine]], tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
-    path, engine = engines[name]
-    tolerance = KINDS[name][2]
+    """Processes may have contexts of other sizes."""
+    path, first = engines[name]
+    _, swa_full, tolerance = KINDS[name]
+    larger = open_llama(path, **EXACT, n_ctx=1536, n_ubatch=16, swa_full=swa_full)
     cold = open_llama(path, **EXACT, n_ctx=768, n_ubatch=16)
 
     @settings(max_examples=12, deadline=None, database=None)
@@ -125,9 +130,11 @@ def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
     )
     def law(requests: list[tuple[list[int], int, str]], cuts: tuple[int, int], converses: bool) -> None:
         folder = tmp_path_factory.mktemp("cache")
+        engine, other = first, larger
         cache = new_process(path, engine, folder)
         for prompt, n, process in requests:
             if process == "new process":
+                engine, other = other, engine
                 cache = new_process(path, engine, folder)
             prompt = prompt[:LONGEST]
             logits, report, reused = answer(cache, engine, prompt, cuts, n)
@@ -140,6 +147,22 @@ def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
 
     law()
     cold.close()
+    larger.close()
+
+
+def test_a_context_too_small_for_what_is_stored_evaluates_the_prompt(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path
+) -> None:
+    path, engine = engines["full"]
+    cache = new_process(path, engine, tmp_path)
+    answer(cache, engine, words((1, 2, 3, 1)) * 2, (), 1)
+    list(cache.keep(len(engine.held(0)), 1.0, None))
+    small = open_llama(path, **EXACT, n_ctx=256, n_ubatch=16)
+    cache = new_process(path, small, tmp_path)
+    marks = cache.prepare(words((1, 2)))
+    assert "n_ctx" in next(marks).text
+    assert cache.report(0).miss_reason.startswith("settings changed: n_ctx is 256")
+    small.close()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -257,3 +280,11 @@ def test_another_build_of_the_library_is_another_setting(tmp_path: Path) -> None
         (tmp_path / name).write_bytes(bytes(size))
         told[name] = layout_settings(replace(facts, library=str(tmp_path / name)), {})
     assert told["here"] == told["elsewhere"] != told["rebuilt"]
+
+
+def test_a_size_that_was_not_given_tells_nothing_but_what_turns_the_keys() -> None:
+    facts = ScriptedEngine(Script([[""]]), ContextParams(n_ctx=1024)).facts
+    larger = replace(facts, n_ctx=4096, n_ctx_seq=4096)
+    told = [layout_settings(one, {}, sized=False) for one in (facts, larger, replace(larger, long_rope=True))]
+    assert told[0] == told[1] != told[2]
+    assert layout_settings(facts, {}) not in (layout_settings(larger, {}), told[0])

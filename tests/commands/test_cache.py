@@ -30,17 +30,17 @@ def test_an_empty_cache(caching: Cli) -> None:
 
 
 def test_what_is_kept_is_listed_and_cleared(caching: Cli, tiny: Path) -> None:
-    for text in ("one prompt", "another one altogether"):
-        caching.here("run", tiny, text, *GREEDY)
+    caching.here("run", tiny, "one prompt", *GREEDY)
+    caching.here("run", tiny, "another one altogether", *GREEDY, "-c", "1024")
     files = stored_files(caching)
     listed = caching.here("cache", "ls")
     assert len(listed.text.splitlines()) == len(files) == 2
     assert "tiny llama" in listed.text
+    assert sorted(line.split("\t")[-1] for line in listed.text.splitlines()) == ["-c 1024", "-c auto"]
     document = caching.here("cache", "ls", "--json").document
     assert {one["path"] for one in document["prefixes"]} == set(map(str, files))
     assert document["used_bytes"] == sum(path.stat().st_size for path in files)
-    one = document["prefixes"][0]
-    assert one["settings"]["n_ctx"] == "1024"
+    one = next(one for one in document["prefixes"] if one["settings"]["n_ctx"] == "1024")
     assert one["tokens"] > 0
 
     cleared = caching.here("cache", "clear", "--json").document

@@ -126,6 +126,7 @@ class Identity:
 class EngineFacts:
     """What was really created, after the engine's rounding. Counts are tokens, sizes bytes.
 
+    `long_rope`: the context is too large for the short factors of a LongRoPE model.
     `compute_bytes`: scratch and output buffers of the context, `weights_bytes`: the model's, each by device.
     """
 
@@ -154,6 +155,7 @@ class EngineFacts:
     library: str
     identity: Identity = field(default_factory=Identity)
     memory: MemoryKind = field(default_factory=MemoryKind)
+    long_rope: bool = False
     compute_bytes: Mapping[str, int] = field(default_factory=dict)
     weights_bytes: Mapping[str, int] = field(default_factory=dict)
 

@@ -89,7 +89,7 @@ class Context:
         self.n_batch: int = lib.llama_n_batch(self.handle)
         self.n_ubatch: int = lib.llama_n_ubatch(self.handle)
         beyond = model.long_rope_beyond
-        self._long_rope = beyond is not None and self.n_ctx_seq > beyond
+        self.long_rope = beyond is not None and self.n_ctx_seq > beyond
         self.n_seq = params.n_seq
         self._n_vocab = model.vocab.n_tokens
         self.shares_cells = params.kv_unified  # all sequences draw on the same n_ctx cells
@@ -182,14 +182,14 @@ class Context:
             raise EngineFailure("the context is closed")
         self.synchronize()
         pos_min = saved_pos_min(len(self._held[seq]), self.pos_min(seq), self.kind)
-        return State(read_state(self.handle, seq, partial=partial), pos_min, partial, self._long_rope)
+        return State(read_state(self.handle, seq, partial=partial), pos_min, partial, self.long_rope)
 
     def restore(self, seq: int, state: State, tokens: Sequence[int]) -> bool:
         """Put a copy back; what else the sequence held is gone, also where the library refuses the copy."""
         held, count = self._held[seq], len(tokens)
         if not self.is_open or not 0 < count <= self.room(seq) + len(held):
             return False
-        if state.long_rope not in (None, self._long_rope):
+        if state.long_rope not in (None, self.long_rope):
             return False
         if state.partial and held[:count] != list(tokens):
             return False

@@ -61,6 +61,7 @@ class LlamaEngine:
             weights_bytes=model.buffer_bytes,
             compute_bytes=context.compute_bytes,
             memory=context.kind,
+            long_rope=context.long_rope,
         )
         self._refine()
 
@@ -138,6 +139,7 @@ class LlamaEngine:
             n_ubatch=context.n_ubatch,
             cache_blocks=context.cache_blocks,
             compute_bytes=context.compute_bytes,
+            long_rope=context.long_rope,
         )
         self._refine()
 

@@ -28,7 +28,6 @@ def print_cache(streams: Streams, report: CacheReport) -> None:
     streams.write_text("".join(f"{line}\n" for line in lines))
     used, limit = format_bytes(report.used_bytes), format_bytes(report.limit_bytes)
     count = len(report.prefixes)
-    count = len(report.prefixes)
     kept = f"{format_count(count)} {'prefix' if count == 1 else 'prefixes'}"
     streams.err.write(f"{kept}, {used} of at most {limit} in {report.folder}\n")
     if report.damaged:

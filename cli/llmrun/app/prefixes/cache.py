@@ -141,7 +141,7 @@ class PrefixCache:
         known = self.prefill_s_per_token
         if self._disk is None or left < FEWEST_COPIED or (known and left * known < SEARCH_S):
             return Search()
-        search = self._disk.search(prompt, self._engine.facts.memory)
+        search = self._disk.search(prompt, self._engine.facts)
         if search.nearest is not None:
             self._nearer(search.nearest.tokens, search.common)
         missed = self._request.missed
@@ -225,12 +225,12 @@ class PrefixCache:
             leaving: the conversation ends.
         """
         self._spent_s += spent_s
-        held, kind = self._live.held(), self._engine.facts.memory
+        held, facts = self._live.held(), self._engine.facts
         wanted = held if history else held[:n_prompt]
         most_s = len(wanted) * self.prefill_s_per_token
         if self._disk is None or not wanted or most_s < LEAST_SAVED_S:
             return
-        stored = self._disk.search([*wanted, NO_TOKEN], kind).way.tokens
+        stored = self._disk.search([*wanted, NO_TOKEN], facts).way.tokens
         saved_s = (len(wanted) - stored) * self.prefill_s_per_token
         cost = self._disk.cost(self._live.size_bytes())
         if cost is None:
@@ -240,13 +240,13 @@ class PrefixCache:
             total_s, self._spent_s = self._disk.time_used(self._spent_s), 0.0
         if not pays(saved_s, cost, spent_s=total_s, leaving=leaving):
             return
-        if history is None and not forgets(kind):
+        if history is None and not forgets(facts.memory):
             self._live.cut(n_prompt)
         began_s = self._clock()
         kept = self._live.copy()
         self._spent_s, copied_s = 0.0, self._clock() - began_s
         told = history.dump() if history else ""
-        yield from self._disk.keep(kept, self.prefill_s_per_token, told, kind, copied_s, cost)
+        yield from self._disk.keep(kept, self.prefill_s_per_token, told, facts.memory, copied_s, cost)
 
     def remembered(self) -> Iterator[History]:
         """Histories kept on disk, the last used first."""

@@ -19,7 +19,7 @@ from llmrun.app.memory.host_memory import host_memory
 from llmrun.app.prefixes.memory import Kept
 from llmrun.app.prefixes.settings import layout_settings, rope_settings, what_changed
 from llmrun.config.views import ContextSettings
-from llmrun.engine.api import State
+from llmrun.engine.api import EngineFacts, State
 from llmrun.errors import WriteFailure
 from llmrun.events import Notice
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way
@@ -81,8 +81,8 @@ class DiskPrefixes:
         self._files = files
         self._settings = settings
 
-    def search(self, prompt: Sequence[int], kind: MemoryKind) -> Search:
-        """Find what serves most of a prompt."""
+    def search(self, prompt: Sequence[int], facts: EngineFacts) -> Search:
+        """Find what serves most of a prompt on an engine."""
         digest = remembered_digest(self._files, self._store.folder)
         if digest is None:
             return Search()
@@ -94,9 +94,12 @@ class DiskPrefixes:
             if snapshot.settings != here:
                 others.append((common, what_changed(snapshot.settings, here)))
                 continue
+            if len(snapshot.tokens) > facts.n_ctx_seq:
+                others.append((common, f"n_ctx is {facts.n_ctx_seq}, less than its tokens"))
+                continue
             if search.nearest is None or common > search.common:
                 search = replace(search, nearest=snapshot, common=common)
-            way = way_of(snapshot, prompt, kind)
+            way = way_of(snapshot, prompt, facts.memory)
             if way.tokens > search.way.tokens:
                 search = replace(search, best=snapshot, way=way)
         common, changed = max(others, default=(0, ""))
@@ -258,11 +261,12 @@ def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
     ):
         return None
     store = prefix_store(opened.prefix_folder, context)
+    sized = context.n_ctx not in ("auto", 0)
     title = f"{opened.info.name or opened.files.paths[0].name} {opened.info.quant}"
     return DiskPrefixes(
         store,
         opened.files,
-        lambda: layout_settings(opened.engine.facts, rope_settings(context)),
+        lambda: layout_settings(opened.engine.facts, rope_settings(context), sized=sized),
         title,
         opened.stopped,
     )

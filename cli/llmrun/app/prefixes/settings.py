@@ -16,11 +16,16 @@ def rope_settings(context: ContextSettings) -> dict[str, object]:
     return {name: getattr(context, name) for name in _ROPE}
 
 
-def layout_settings(facts: EngineFacts, rope: Mapping[str, object]) -> dict[str, str]:
-    """What the meaning of a sequence's K/V depends on besides the model."""
+def layout_settings(facts: EngineFacts, rope: Mapping[str, object], *, sized: bool = True) -> dict[str, str]:
+    """What the meaning of a sequence's K/V depends on besides the model.
+
+    `sized`: the context was given its size. Where llmrun chooses it, by the conversation and the memory that
+    is free at the moment, it tells nothing: K/V moves between sizes as it does where a context grows.
+    """
     return {
         "engine": _engine_build(facts),
-        "n_ctx": str(facts.n_ctx_seq),
+        "n_ctx": str(facts.n_ctx_seq) if sized else "auto",
+        "long_rope": str(facts.long_rope),
         "n_parallel": str(facts.n_seq),
         "kv_unified": str(facts.kv_unified),
         "type_k": facts.type_k,
