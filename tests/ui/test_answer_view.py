@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Mapping
 
 import pytest
 
 from llmrun.errors import UsageError
-from llmrun.events import Event, Finished, Notice, Token
+from llmrun.events import Event, Finished, LoadProgress, Notice, Token
+from llmrun.ui import progress
 from llmrun.ui.answer_view import AnswerView, ViewOptions
 from llmrun.ui.errors import print_error
 from llmrun.ui.json_view import JsonView
@@ -87,6 +89,17 @@ class TestNotices:
         captured.show([Notice("warning", "word " * 60 + "[/INST]")])
         assert captured.err.count("\n") == 1
         assert "[/INST]" in captured.err
+
+
+def test_the_process_keeps_its_streams_while_a_bar_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat's line editor takes the terminal from them while the model loads, in another thread."""
+    monkeypatch.setattr(progress, "FELT_S", 0.0)
+    before, captured = (sys.stdout, sys.stderr), Captured(terminal=True)
+    view = AnswerView(captured.streams, ViewOptions())
+    view.take(LoadProgress(0.5))
+    assert "loading" in captured.err
+    assert (sys.stdout, sys.stderr) == before
+    view.close()
 
 
 class TestColour:

@@ -67,7 +67,14 @@ class PhaseProgress:
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[detail]}"),
         )
-        bar = Progress(*columns, console=self._streams.error_console(), transient=True, auto_refresh=False)
+        bar = Progress(
+            *columns,
+            console=self._streams.error_console(),
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,  # the line editor, made meanwhile, would write to the stand-in for ever
+            redirect_stderr=False,
+        )
         bar.add_task("", total=1.0, detail="")
         bar.start()
         self._bar = bar
