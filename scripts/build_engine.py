@@ -51,6 +51,8 @@ BACKEND_TOOLS = {
     "vulkan": (("glslc",), "the Vulkan SDK (Debian and Ubuntu: apt install libvulkan-dev glslc)"),
     "rocm": (("hipcc", "hipconfig"), "AMD ROCm with its HIP development files"),
 }
+# where they are installed without being put on PATH, which is all that CMake looks at
+TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/rocm/bin")
 CMAKE_AT_LEAST = (3, 21)
 LOG_TAIL_LINES = 25
 ISA_FLAG = re.compile(
@@ -178,8 +180,11 @@ def check_tools(backend: str) -> None:
 
 
 def _find_tool(name: str) -> str | None:
-    extra = os.pathsep.join(("/usr/local/cuda/bin", "/opt/rocm/bin"))
-    return shutil.which(name) or shutil.which(name, path=extra)
+    return shutil.which(name, path=_search_path())
+
+
+def _search_path() -> str:
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), *TOOL_FOLDERS))
 
 
 def _cmake_is_new_enough() -> bool:
@@ -265,7 +270,8 @@ def _environment(cmake_flags: tuple[str, ...], compiler_flags: tuple[str, ...]) 
     flags = " ".join(compiler_flags)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment = {"CMAKE_BUILD_PARALLEL_LEVEL": str(cores)} | os.environ
-    return environment | {"CMAKE_ARGS": " ".join(cmake_flags), "CFLAGS": flags, "CXXFLAGS": flags}
+    own = {"CMAKE_ARGS": " ".join(cmake_flags), "CFLAGS": flags, "CXXFLAGS": flags, "PATH": _search_path()}
+    return environment | own
 
 
 def _run(command: list[str], log: Path, environment: dict[str, str]) -> int:

@@ -146,6 +146,15 @@ def test_build_flags_replace_those_of_the_caller(monkeypatch: pytest.MonkeyPatch
     assert environment["CMAKE_ARGS"] == "-DA=ON"
 
 
+def test_a_toolkit_beside_the_path_is_found_and_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CMake looks for nvcc on PATH, where its installer does not put it."""
+    nvcc = tmp_path / "nvcc"
+    nvcc.touch(mode=0o755)
+    monkeypatch.setattr(build_engine, "TOOL_FOLDERS", (str(tmp_path),))
+    assert build_engine._find_tool("nvcc") is not None
+    assert str(tmp_path) in build_engine._environment((), ())["PATH"].split(os.pathsep)
+
+
 def test_cache_is_inside_the_cache_folder_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
