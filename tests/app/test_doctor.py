@@ -116,6 +116,13 @@ def test_an_engine_that_fails_gives_its_code(
     assert only(found, "memory").level == "ok"  # the rest is looked at nevertheless
 
 
+def test_a_machine_without_a_gpu_is_told_so(report: Report) -> None:
+    assert only(report(), "gpu").level == "ok"
+    seen = build(devices=(*build().devices, CARD))  # a server's over RPC, say
+    listed = report(engine(build=lambda: seen))
+    assert "gpu" not in {finding.check for finding in listed.findings}
+
+
 def test_a_gpu_without_its_backend_names_the_rebuild(report: Report) -> None:
     found = report(engine(gpus=lambda: [NVIDIA]))
     assert only(found, "gpu").level == "warn"

@@ -70,8 +70,7 @@ def engine_findings(probes: EngineProbes) -> Iterator[Finding]:
             ),
             data=asdict(device),
         )
-    for gpu in probes.gpus():
-        yield _gpu(gpu, build)
+    yield from _gpus(probes.gpus(), build)
     try:
         safe = probes.repacking_is_safe(build.path)
     except LlmrunError as error:
@@ -107,6 +106,14 @@ def _kernels(build: EngineBuild, cpu: frozenset[str]) -> Finding:
     if missing:
         return Finding("build", "warn", f"{text}. The CPU has {', '.join(missing)} as well", REBUILD, data)
     return Finding("build", "ok", text, data=data)
+
+
+def _gpus(present: Sequence[PresentGpu], build: EngineBuild) -> Iterator[Finding]:
+    """One finding a kind; where there is none, and the engine lists none either, that."""
+    if not present and not any(device.kind in _GPU_KINDS for device in build.devices):
+        yield Finding("gpu", "ok", "none found in this machine: all layers run on the CPU")
+    for gpu in present:
+        yield _gpu(gpu, build)
 
 
 def _gpu(gpu: PresentGpu, build: EngineBuild) -> Finding:
