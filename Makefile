@@ -54,10 +54,12 @@ lint: setup-dev
 docs: setup-dev
 	$(BIN)/python scripts/cli_docs.py
 	$(BIN)/python scripts/config_docs.py
+	$(BIN)/python scripts/catalogue_docs.py
 
 docs-check: setup-dev
 	$(BIN)/python scripts/cli_docs.py --check
 	$(BIN)/python scripts/config_docs.py --check
+	$(BIN)/python scripts/catalogue_docs.py --check
 
 lock: python-version
 	$(PYTHON) scripts/lock.py

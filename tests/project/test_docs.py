@@ -11,8 +11,10 @@ import pytest
 import typer
 
 import llmrun
+from llmrun.config.resources import catalogue_path
+from llmrun.store.catalogue import read_catalogue
 
-from scripts import cli_docs
+from scripts import catalogue_docs, cli_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
@@ -64,6 +66,19 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
     relative = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
     broken = [target for target in relative if not (path.parent / target).exists()]
     assert not broken
+
+
+def test_the_table_of_models_follows_the_catalogue(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{catalogue_docs.HEAD}| `gone` | 1 | | for nothing |\n\nbehind\n")
+    assert catalogue_docs.main(["--check"], page) == 1
+    assert catalogue_docs.main([], page) == 0
+    assert catalogue_docs.main(["--check"], page) == 0
+    text = page.read_text()
+    assert text.startswith("before\n\n")
+    assert text.endswith("\n\nbehind\n")
+    named = re.findall(r"^\| `(.+?)`", text, flags=re.MULTILINE)
+    assert named == list(read_catalogue(catalogue_path()))
 
 
 def small_app() -> typer.Typer:
