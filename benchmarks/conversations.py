@@ -40,12 +40,14 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`ttft_s` from asking to the first token; `cached_n` of `prompt_n` tokens were not evaluated, None
-    where a side does not tell."""
+    """`ttft_s` from handing the message over to the first text in the caller's hands; `cached_n` of
+    `prompt_n` tokens were not evaluated, None where a side does not tell. `after_s` from the complete answer
+    until the next message can be handed over."""
 
     ttft_s: float
     prompt_n: int | None = None
     cached_n: int | None = None
+    after_s: float = 0.0
 
 
 def ask_child(

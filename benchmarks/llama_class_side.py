@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +22,16 @@ def main() -> int:
     script = read_script()
     from llama_cpp import Llama
 
-    llama: Any = Llama(
+    class Counting(Llama):
+        """Tells how many tokens each evaluation takes; the first of a request is of what its cache lacks."""
+
+        evaluated: list[int]
+
+        def eval(self, tokens: Sequence[int]) -> None:
+            self.evaluated.append(len(tokens))
+            super().eval(tokens)
+
+    llama: Any = Counting(
         model,
         n_ctx=N_CTX,
         n_threads=int(threads),
@@ -32,6 +42,7 @@ def main() -> int:
 
     def ask(messages: list[dict[str, str]]) -> tuple[Answer, str]:
         texts: list[str] = []
+        llama.evaluated = []
         began_s, first_s = time.perf_counter(), None
         chunks = llama.create_chat_completion(
             messages, max_tokens=script.n_predict, temperature=0.0, stream=True
@@ -41,7 +52,9 @@ def main() -> int:
             if text and first_s is None:
                 first_s = time.perf_counter()
             texts.append(text)
-        return Answer((first_s or time.perf_counter()) - began_s), "".join(texts)
+        whole = llama.n_tokens - sum(llama.evaluated[1:])
+        answer = Answer((first_s or time.perf_counter()) - began_s, whole, whole - llama.evaluated[0])
+        return answer, "".join(texts)
 
     for answer in converse(script, ask):
         print(json.dumps(asdict(answer)), flush=True)

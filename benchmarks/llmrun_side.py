@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from llmrun.app.chat import Chat
 from llmrun.app.loading import OpenRequest
 from llmrun.app.settings import SettingSources
 from llmrun.app.worker import Stop
-from llmrun.events import Finished
+from llmrun.events import Finished, Token
 from llmrun.journal.sessions import SessionStore
 from llmrun.metrics.clock import process_clock
 
@@ -43,13 +44,23 @@ def main() -> int:
     for message in script.messages:
         if script.independent:
             session.clear()
-        for event in chat.say(message):
-            if isinstance(event, Finished):
-                stats = event.completion.stats
-                answer = Answer(stats.ttft_s or stats.total_s, stats.prompt_tokens, stats.cached_tokens)
-                print(json.dumps(asdict(answer)), flush=True)
+        print(json.dumps(asdict(_ask(chat, message))), flush=True)
     chat.close()
     return 0
+
+
+def _ask(chat: Chat, message: str) -> Answer:
+    began_s, first_s, finished_s, stats = time.perf_counter(), None, 0.0, None
+    for event in chat.say(message):
+        match event:
+            case Token(text=text) if text and first_s is None:
+                first_s = time.perf_counter()
+            case Finished():
+                finished_s, stats = time.perf_counter(), event.completion.stats
+    ended_s = time.perf_counter()
+    assert stats is not None  # else an error would have come out of `say`
+    ttft_s = (first_s or finished_s) - began_s
+    return Answer(ttft_s, stats.prompt_tokens, stats.cached_tokens, ended_s - finished_s)
 
 
 if __name__ == "__main__":
