@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from llmrun.engine.api import GpuLayers
 from llmrun.engine.bindings import Device
-from llmrun.engine.probe.child import DRY_MEMORY_BYTES, ask
+from llmrun.engine.probe.child import ask
 
-_BUILD_TIMEOUT_S, _GENERATE_TIMEOUT_S = 30, 60
+_BUILD_TIMEOUT_S, _GENERATE_TIMEOUT_S = 60, 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def probe_build() -> EngineBuild:
     Raises:
         EngineFailure: it is not installed, cannot be loaded, or kills its process.
     """
-    answer = ask("build", {}, timeout_s=_BUILD_TIMEOUT_S, memory_bytes=DRY_MEMORY_BYTES)
+    answer = ask("build", {}, timeout_s=_BUILD_TIMEOUT_S)
     devices = tuple(Device(**device) for device in answer.pop("devices"))
     return EngineBuild(backends=tuple(answer.pop("backends")), devices=devices, **answer)
 

@@ -21,7 +21,10 @@ _GRACE_S = 5  # a child that its parent does not end in time ends itself that mu
 _NO_MEMORY = (b"mem_buffer != NULL", b"bad_alloc", b"MemoryError")
 
 DRY_MEMORY_BYTES = 8 * GIB
-"""What a child may allocate that only computes sizes; it needs a small share of this."""
+"""What a child may allocate that only computes sizes; it needs a small share of this.
+
+Children that only look at devices have no bound: what a GPU's driver takes must not hide the GPU.
+"""
 
 
 def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | None = None) -> Any:

@@ -22,8 +22,8 @@ from llmrun.engine.probe.child import DRY_MEMORY_BYTES, ask
 from llmrun.units import GIB
 
 DEFAULT_STATE_BYTES = 4 * GIB
-_DEVICES_TIMEOUT_S = 30
-_DRY_TIMEOUT_S = 60
+_DEVICES_TIMEOUT_S = 60  # a driver that is not kept loaded takes seconds to start, for each GPU
+_DRY_TIMEOUT_S = 90
 _LOAD_TIMEOUT_S = 900
 
 
@@ -75,7 +75,7 @@ def probe_devices(rpc: Sequence[str] = ()) -> tuple[Device, ...]:
     Raises:
         EngineFailure, NetworkFailure, UsageError: the engine fails, or a server does.
     """
-    found = ask("devices", {"rpc": list(rpc)}, timeout_s=_DEVICES_TIMEOUT_S, memory_bytes=DRY_MEMORY_BYTES)
+    found = ask("devices", {"rpc": list(rpc)}, timeout_s=_DEVICES_TIMEOUT_S)
     return tuple(Device(**device) for device in found)
 
 
@@ -89,7 +89,7 @@ def probe_flash_attention(
         "pairs": list(pairs),
         "rpc": list(rpc),
     }
-    found = ask("flash", question, timeout_s=_DEVICES_TIMEOUT_S, memory_bytes=DRY_MEMORY_BYTES)
+    found = ask("flash", question, timeout_s=_DEVICES_TIMEOUT_S)
     return {name: [(k, v) for k, v in able] for name, able in found.items()}
 
 
