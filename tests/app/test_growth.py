@@ -47,6 +47,20 @@ def with_free(cpu_bytes: int, gpu_bytes: int, budget: Budget = NO_RESERVE) -> Gr
     return Growth(budget, lambda: devices)
 
 
+def test_an_integrated_gpu_grows_in_main_memory() -> None:
+    """8,192 cells more are 8 MiB on the CPU and 32 MiB on the GPU; the copy meanwhile is 56 MiB."""
+
+    def inside(free_bytes: int) -> Growth:
+        devices = (
+            DeviceInfo("CPU", "cpu", free_bytes, GIB),
+            DeviceInfo("GPU0", "igpu", GIB, GIB),
+        )
+        return Growth(NO_RESERVE, lambda: devices)
+
+    assert inside(96 * MIB).size_for(16384, facts(8192)) == 16384
+    assert inside(96 * MIB - 1).size_for(16384, facts(8192)) is None
+
+
 @given(st.integers(1, 2 * TRAINED), st.sampled_from([256, 8192, 16384, TRAINED]))
 def test_it_doubles_and_holds_what_is_needed(needed: int, now: int) -> None:
     size = with_free(64 * GIB, 64 * GIB).size_for(needed, facts(now))

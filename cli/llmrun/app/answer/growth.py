@@ -7,7 +7,7 @@ the scratch memory of a step. While the cells move to a larger cache, a copy of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from llmrun.app.memory.devices import known_devices
@@ -15,6 +15,7 @@ from llmrun.app.memory.host_memory import host_memory
 from llmrun.app.memory.offload import Budget
 from llmrun.engine.api import EngineFacts
 from llmrun.memory.plan import DeviceInfo
+from llmrun.memory.use import needed_bytes, room_bytes
 
 _STEP = 256
 """The engine rounds a context up to a multiple of this (llama.cpp, src/llama-context.cpp)."""
@@ -61,22 +62,26 @@ class Growth:
         return found if facts.kv_unified else found * facts.n_seq
 
     def _has_room(self, factor: float, facts: EngineFacts, devices: Sequence[DeviceInfo]) -> bool:
-        """Whether every device has room for a context of `factor` times the size."""
+        """Whether every device, the CPU first, has room for a context of `factor` times the size."""
         named = dict(self.budget.named)
-        copies = sum(block.size_bytes for block in facts.cache_blocks)
-        for device in devices:
-            grows = facts.compute_bytes.get(device.name, 0)
-            grows += sum(
-                b.size_bytes for b in facts.cache_blocks if b.device == device.name and b.kind == "full"
-            )
-            added, free = grows * (factor - 1), device.free_bytes
-            if device.name in named:
-                free = named[device.name] - _taken(device.name, facts)
-            if device.kind == "cpu":
-                added += copies
-            if added and added + self.budget.reserve_bytes > free:
+        now = [
+            replace(d, free_bytes=named[d.name] - _taken(d.name, facts)) if d.name in named else d
+            for d in devices
+        ]
+        added = [int(_growing(d.name, facts) * (factor - 1)) for d in now]
+        added[0] += sum(block.size_bytes for block in facts.cache_blocks)
+        for index in range(len(now)):
+            needed = needed_bytes(now, added, index)
+            if needed and needed + self.budget.reserve_bytes > room_bytes(now, index):
                 return False
         return True
+
+
+def _growing(device: str, facts: EngineFacts) -> int:
+    """Bytes on a device that grow with the context."""
+    blocks = facts.cache_blocks
+    cache = sum(b.size_bytes for b in blocks if b.device == device and b.kind == "full")
+    return cache + facts.compute_bytes.get(device, 0)
 
 
 def _taken(device: str, facts: EngineFacts) -> int:
