@@ -13,6 +13,8 @@ import pytest
 from tests.support.cli import Cli, program
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.puppet import write_puppet
+from tests.support.talk import Talk
+from tests.support.waiting import TIMEOUT_S
 
 GREEDY = ("--temp", "0")
 BRACKETS = ["x ", "[/INST]", " [/] ", "[bold]b", " [link=http://x]y", "a[0]", " :smile:", " [red]"]
@@ -122,7 +124,7 @@ class TestReaderGoesAway:
         assert running.process.stdout is not None
         os.read(running.process.stdout.fileno(), 5)
         running.process.stdout.close()
-        assert running.process.wait(20) == 0
+        assert running.process.wait(TIMEOUT_S) == 0
         assert running.process.stderr is not None
         assert running.process.stderr.read() == b""
         running.process.stderr.close()
@@ -131,7 +133,7 @@ class TestReaderGoesAway:
         running = cli.start("run", model, "x", *GREEDY, "--json")
         assert running.process.stdout is not None
         running.process.stdout.close()
-        assert running.process.wait(20) == 0
+        assert running.process.wait(TIMEOUT_S) == 0
         assert running.process.stderr is not None
         assert running.process.stderr.read() == b""
         running.process.stderr.close()
@@ -192,23 +194,21 @@ class TestInterrupts:
         process.stdin.write(b"x" * 1_000_000)  # more than a pipe holds: when it is written, it is being read
         process.stdin.flush()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 130
         assert b"Traceback" not in err
         assert out.startswith(b'{"schema": "llmrun.error/1", "code": "interrupted"')
 
     def test_chat_goes_on_after_a_stopped_answer(self, cli: Cli, endless: Path) -> None:
         with cli.terminal("chat", endless, *GREEDY) as terminal:
-            terminal.wait_for_prompt()
+            talk = Talk(terminal)
             for number in range(2):
-                terminal.send(f"message {number}\r")
-                place = terminal.wait_for("tick tock", after=len(terminal.text))
+                place = talk.enters(f"message {number}")
+                place = terminal.wait_for("tick tock", after=place)
                 terminal.send("\x03")
                 terminal.wait_for("interrupted", after=place)
                 terminal.wait_for_prompt()
-            terminal.send("\x04")
-            assert terminal.ended() == 0
-            assert terminal.modes == terminal.modes_before
+            talk.leaves()
         first, second = cli.request_log
         assert first["finish_reason"] == second["finish_reason"] == "interrupted"
         assert second["timings"]["cache_n"] > 0
@@ -336,7 +336,7 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(cli: Cli, tmp_p
     said = ["\x1b]0;owned\x07", "\x1b[31m", "\u202e", "\x9b31m", "plain", "\r", "over"]
     path = write_puppet(tmp_path / "escapes.gguf", said).path
     assert cli.here("run", path, "x", *GREEDY).text == "".join(said)
-    with cli.terminal("run", path, "x", *GREEDY, "--no-stats") as terminal:
+    with cli.terminal("run", path, "x", *GREEDY, "-q") as terminal:
         assert terminal.ended() == 0
         assert not {b"\x1b", b"\x07"} & {terminal.raw[i : i + 1] for i in range(len(terminal.raw))}
         assert terminal.raw.count(b"\r") == 1

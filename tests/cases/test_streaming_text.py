@@ -39,7 +39,7 @@ class TestCharactersOfSeveralTokens:
         ]
         assert "".join(pieces) == text
         assert LLAMA in pieces  # whole, never in parts
-        with cli.terminal("run", model, "x", *GREEDY, "--no-stats") as terminal:
+        with cli.terminal("run", model, "x", *GREEDY, "-q") as terminal:
             assert terminal.ended() == 0
             assert terminal.text == text + "\n"
 
@@ -135,7 +135,7 @@ class TestWhiteSpace:
     def test_only_a_terminal_gets_a_final_line_feed(self, cli: Cli, model: Path) -> None:
         write_puppet(model, ["end"])
         assert cli.here("run", model, "x", *GREEDY).out == b"end"
-        with cli.terminal("run", model, "x", *GREEDY, "--no-stats") as terminal:
+        with cli.terminal("run", model, "x", *GREEDY, "-q") as terminal:
             assert terminal.ended() == 0
             assert terminal.text == "end\n"
 

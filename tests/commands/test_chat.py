@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.support.cli import Cli
 from tests.support.models import smollm2_path
+from tests.support.talk import Talk
 
 GREEDY = ("--temp", "0")
 OVERHEAD_TOKENS = 30
@@ -34,14 +35,10 @@ class TestOnTerminal:
     def test_turns_reuse_what_was_said(self, cli: Cli) -> None:
         messages = ["Hello there", "What is the capital of France?", "And of Spain?"]
         with cli.terminal("chat", smollm2_path(), *GREEDY, "-n", "12", "-c", "1024", columns=100) as terminal:
-            terminal.wait_for_prompt()
+            talk = Talk(terminal)
             for message in messages:
-                terminal.send(message + "\r")
-                terminal.wait_for("status", after=len(terminal.text))
-                terminal.wait_for_prompt()
-            terminal.send("\x04")
-            assert terminal.ended() == 0
-            assert terminal.modes == terminal.modes_before
+                talk.says(message)
+            talk.leaves()
             for label in ("generation", "prompt eval", "TTFT", "KV cache", "prefix cache"):
                 assert label in terminal.text
             assert "on CPU" in terminal.text
@@ -62,21 +59,17 @@ class TestOnTerminal:
 
     def test_an_empty_line_asks_nothing(self, cli: Cli, model: Path) -> None:
         with cli.terminal("chat", model, *GREEDY) as terminal:
-            terminal.wait_for_prompt()
-            terminal.send("  \r")
-            terminal.send("\x04")
-            assert terminal.ended() == 0
+            talk = Talk(terminal)
+            talk.says("  ")
+            talk.leaves()
         assert cli.request_log == []
 
     def test_only_answers_go_to_a_file(self, cli: Cli, model: Path) -> None:
         with (cli.folder / "out").open("w+b") as out:
             with cli.terminal("chat", model, *GREEDY, "--stats", out=out) as terminal:
-                terminal.wait_for_prompt()
-                terminal.send("x\r")
-                terminal.wait_for("prefix cache")
-                terminal.wait_for_prompt()
-                terminal.send("\x04")
-                assert terminal.ended() == 0
+                talk = Talk(terminal)
+                assert "prefix cache" in talk.says("x")
+                talk.leaves()
             out.seek(0)
             assert out.read() == b"a short answer"
 

@@ -91,7 +91,7 @@ def test_the_scrollback_is_the_text_with_a_panel_under_each_answer(
     with cli.terminal("chat", path, *GREEDY, "-n", str(TOKENS), columns=columns, lines=lines) as terminal:
         talk = Talk(terminal)
         talk.says("one")
-        assert "answering" in terminal.text  # the panel was alive meanwhile
+        assert b"answering" in terminal.raw  # the panel was alive meanwhile
         talk.says("two")
         shown = answers(terminal)
         talk.leaves()
@@ -107,7 +107,7 @@ def test_a_narrow_terminal_gets_figures_without_a_box(cli: Cli, tmp_path: Path) 
     with cli.terminal("chat", path, *GREEDY, "-n", str(TOKENS), columns=40, lines=12) as terminal:
         talk = Talk(terminal)
         talk.says("one")
-        assert "answering" in terminal.text
+        assert b"answering" in terminal.raw
         ((text, figures),) = answers(terminal, panel="generation")
         talk.leaves()
     assert text == lines_of_plain(said_by(script, TOKENS), 40)
@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_a_clean_screen(cli: Cli, tmp_path: Path) -> None:
     with cli.terminal("chat", endless(tmp_path, script), *GREEDY) as terminal:
         talk = Talk(terminal)
         talk.enters("go")
-        terminal.wait_for("answering")
+        terminal.wait_until(lambda: b"answering" in terminal.raw, "panel")
         terminal.send("\x03")
         terminal.wait_for("interrupted")
         terminal.wait_until(lambda: terminal.line_at_cursor == ">>>", "prompt")

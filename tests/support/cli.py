@@ -38,7 +38,8 @@ PROMPT = ">>> "
 _LONGEST_SEQUENCE = 200
 _LAST = b"\0"  # written behind the output of a child that has ended; no terminal shows it
 _KEPT_VARIABLES = ("PATH", "HOME", "SYSTEMROOT", "TMPDIR", "LD_LIBRARY_PATH")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>78DM]")
+_SAVE, _RESTORE = "\x1b7", "\x1b8"  # between them stands what lives under a growing text
+_ANSI = re.compile(r"\x1b7.*?\x1b8|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>DM]", re.DOTALL)
 # a child without a controlling terminal takes its stdin as one, so that ^C becomes a signal
 _ON_TERMINAL = """
 import fcntl, os, sys, termios
@@ -349,15 +350,17 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The same as text, without escape sequences."""
+        """The same as text, without escape sequences and the live panel, which may come at any place."""
         return self._text
 
     def _add_text(self, piece: str) -> None:
         """Only what is new is looked at: an answer without end would take ever longer. A sequence that may
         go on waits for its rest."""
         new = self._tail + piece
-        begun = new.rfind("\x1b", -_LONGEST_SEQUENCE)
-        whole = len(new) if begun < 0 or _ANSI.match(new, begun) else begun
+        begun, panel = new.rfind("\x1b", -_LONGEST_SEQUENCE), new.rfind(_SAVE)
+        whole = len(new) if begun < 0 or new.startswith(_RESTORE, begun) or _ANSI.match(new, begun) else begun
+        if panel >= 0 and _RESTORE not in new[panel:]:
+            whole = panel
         if piece and new[:whole].endswith("\r"):
             whole -= 1
         self._text += _ANSI.sub("", new[:whole]).replace("\r\n", "\n")
