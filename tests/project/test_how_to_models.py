@@ -42,7 +42,7 @@ def test_the_examples_run_in_the_order_of_the_page(online: Online, model: Path) 
     program.chmod(0o700)
     env = online.cli.environment()
     env["PATH"] = f"{program.parent}:{env['PATH']}"
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
     for block in BLOCKS:
         assert f"llmrun pull {REPO}" in block or "llmrun vram" in block or "llmrun list" in block
         done = subprocess.run(
@@ -68,6 +68,7 @@ def test_the_examples_run_in_the_order_of_the_page(online: Online, model: Path) 
         ("rm user/repo --yes", False),
         ("run user/repo Hi -n 1 -c 128", False),
         ("run user/absent Hi", False),
+        ("pull user/repo:Q8_0 --verify", False),
         ("pull user/repo:Q8_0", True),
         ("show user/repo:Q4_K_M", True),
     ],
