@@ -18,6 +18,7 @@ from llmrun.engine.cache_log import (
     read_cache_blocks,
     read_flash_attention,
     read_layer_devices,
+    read_pipelined,
 )
 from llmrun.engine.context import Context
 from llmrun.engine.model import Model
@@ -195,3 +196,11 @@ def test_what_auto_became() -> None:
 def test_a_model_without_flash_attention(asked: str) -> None:
     line = "llama_init_from_model: flash_attn is not compatible with Grok - forcing off"
     assert read_flash_attention([line], asked) == "off"
+
+
+def test_a_pipeline_of_gpus() -> None:
+    enabled = "llama_context: pipeline parallelism enabled"
+    given_up = "sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism"
+    assert read_pipelined(["llama_context: n_ctx = 512", enabled, "sched_reserve: reserving ..."])
+    assert not read_pipelined([enabled, given_up])
+    assert not read_pipelined([])

@@ -11,7 +11,7 @@ from llmrun.engine import loop
 from llmrun.engine.api import Job, PrefillStep, SamplingParams, TokenStep
 from llmrun.engine.llama import LlamaEngine
 from llmrun.engine.sampler import Sampler
-from llmrun.errors import PromptTooLong, UsageError
+from llmrun.errors import DoesNotFit, PromptTooLong, UsageError
 
 from tests.support.engines import (
     GREEDY,
@@ -269,3 +269,14 @@ class TestSamplersAreFreed:
         with pytest.raises(UsageError, match="300"):
             list(open_tiny("llama", n_ctx=768, n_seq=2).run(self.jobs(GREEDY, wrong)))
         assert not alive
+
+
+def test_memory_that_runs_out_on_the_way(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that finds no memory (GGML_STATUS_ALLOC_FAILED) leaves books and library alike."""
+    engine = open_tiny("llama")
+    monkeypatch.setattr(engine._context._lib, "llama_decode", lambda *_: -2)
+    with pytest.raises(DoesNotFit, match="memory"):
+        list(engine.run([Job(0, [3, 4, 5], GREEDY, 2)]))
+    assert list(engine.held(0)) == []
+    monkeypatch.undo()
+    assert run_one(engine, [3, 4, 5], max_tokens=2).reason == "length"

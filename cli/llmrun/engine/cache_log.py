@@ -91,6 +91,12 @@ def read_flash_attention(lines: Iterable[str], asked: str) -> str:
     return "off" if asked == "off" or any(sign in line for line in lines for sign in _TURNED_OFF) else "on"
 
 
+def read_pipelined(lines: Iterable[str]) -> bool:
+    """Whether several GPUs work on several micro-batches at a time; without room for that they do not."""
+    said = [line for line in lines if "pipeline parallelism" in line]
+    return bool(said) and "enabled" in said[-1]
+
+
 def _bytes(mib: str) -> int:
     return round(float(mib) * MIB)
 

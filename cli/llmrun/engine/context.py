@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from llmrun.engine.api import ContextParams, State, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
-from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention
+from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention, read_pipelined
 from llmrun.engine.kv_types import ggml_type
 from llmrun.engine.likelihood import token_logprobs
 from llmrun.engine.model import Model, engine_error, out_of_memory
@@ -28,7 +28,7 @@ DecodeResult = Literal["ok", "aborted", "full"]
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ROPE_SCALING = {None: -1, "none": 0, "linear": 1, "yarn": 2}
-_DECODE_NO_SLOT, _DECODE_ABORTED = 1, 2
+_DECODE_NO_SLOT, _DECODE_ABORTED, _DECODE_NO_MEMORY = 1, 2, -2
 
 
 class AbortFlag:
@@ -84,6 +84,7 @@ class Context:
         self.cache_blocks = read_cache_blocks(native_log.lines, devices_of_buffers())
         self.compute_bytes = _scratch_bytes()
         self.flash_attn = read_flash_attention(native_log.lines, params.flash_attn)
+        self.pipelined = read_pipelined(native_log.lines)
         self.n_ctx: int = lib.llama_n_ctx(self.handle)
         self.n_ctx_seq: int = lib.llama_n_ctx_seq(self.handle)
         self.n_batch: int = lib.llama_n_batch(self.handle)
@@ -212,6 +213,7 @@ class Context:
         Returns "full" when the cache has no room (nothing changed) and "aborted" when `abort` was set.
 
         Raises:
+            DoesNotFit: a device has no memory left for the computation.
             EngineFailure: the library failed, or more tokens were given than a batch takes.
         """
         count = self._check_count(len(tokens))
@@ -279,6 +281,11 @@ class Context:
         self._resync({seq for seq, _ in pairs})
         if code == _DECODE_ABORTED:
             return "aborted"
+        if code == _DECODE_NO_MEMORY:
+            raise DoesNotFit(
+                f"memory ran out in the engine: {native_log.last_error}",
+                "use a smaller -c, or fewer layers on the GPU (-ngl)",
+            )
         raise engine_error(f"decoding failed (code {code})")
 
     def _resync(self, seqs: set[int]) -> None:

@@ -2,7 +2,8 @@
 
 Prompts are evaluated one sequence after the other, in slices of n_ubatch tokens: a prompt is then cut the
 same way whether it runs alone or beside others, which keeps its numbers the same, and progress can be
-shown and Ctrl-C obeyed between slices on devices that ignore the abort callback.
+shown and Ctrl-C obeyed between slices on devices that ignore the abort callback. Several GPUs that hold all
+layers take a few slices at a time, as a pipeline: progress is then that much ahead.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class DecodeLoop:
             if result != "ok":
                 yield sequence.end("interrupted" if result == "aborted" else "context")
                 return
-            context.synchronize()
+            if end == len(prompt) or not context.pipelined:  # a pipeline of GPUs takes a few slices at a time
+                context.synchronize()
             yield PrefillStep(seq, end - reused, total, reused)
         if sequence.job.max_tokens == 0:
             yield sequence.end("length")
