@@ -34,4 +34,4 @@ def _log(finished: Finished, env: Mapping[str, str]) -> Generator[Event, None, N
     try:
         log_request(user_data_dir(env), finished.completion, datetime.now(UTC))
     except WriteFailure as error:
-        yield Notice("warning", f"{error.message} (the request log)")
+        yield Notice("warning", f"this request is not logged: {error.message}; {error.hint}")

@@ -22,6 +22,7 @@ from llmrun.store.hf_cache import is_repo_name
 from llmrun.store.local import find_local
 from llmrun.store.variants import part_name, split_name, whole_stem
 
+_NAMES_SHOWN = 8
 _PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 
 
@@ -143,7 +144,8 @@ def _by_path(ref: str) -> ResolvedModel:
     path = _expand(ref)
     parts = _split_parts(path)
     if len(parts) == 1 and _is_absent(path):
-        raise ModelNotFound(f"there is no file {printable(ref)}", file_hint(ref, "check the path"))
+        hint = "check the path; a repository of the Hub is named user/repo"
+        raise ModelNotFound(f"there is no file {printable(ref)}", file_hint(ref, hint))
     _check_parts(parts)
     return ResolvedModel(ref, parts[0], "path", parts)
 
@@ -192,8 +194,12 @@ def _unknown_name(name: str, catalogue: Catalogue) -> ModelNotFound:
     from difflib import get_close_matches
 
     near = get_close_matches(name.lower(), list(catalogue), n=3, cutoff=0.5)
-    known = ", ".join(near or list(catalogue)[:8])
-    hint = f"did you mean {known}?" if near else f"known names: {known}; or give the path of a .gguf file"
+    known = ", ".join(near or list(catalogue)[:_NAMES_SHOWN])
+    hint = f"did you mean {known}?"
+    if not near:
+        more = len(catalogue) - _NAMES_SHOWN
+        known += f" and {more} more" if more > 0 else ""
+        hint = f"known names: {known}; or give user/repo, or the path of a .gguf file"
     return ModelNotFound(f"there is no model named {printable(name)}", hint)
 
 
