@@ -24,6 +24,7 @@ from llmrun.units import MIB
 from tests.support.archs import FULL_SIZE, write_arch, write_full_size, write_split
 from tests.support.gguf_writer import TensorType
 from tests.support.models import smollm2_path
+from tests.support.waiting import TIMEOUT_S
 
 CPU_ONLY = ModelParams("", gpu_layers=0)
 
@@ -150,7 +151,7 @@ def test_a_child_that_got_no_memory(status: int, err: bytes) -> None:
 
 SLEEPS = (
     "import llmrun.engine.probe.__main__ as entry, time\n"
-    "entry._devices = lambda _: print('asked', flush=True) or time.sleep(20) or print('lived on')\n"
+    "entry._devices = lambda _: print('asked', flush=True) or time.sleep(600) or print('lived on')\n"
     "entry.answer('devices')"
 )
 
@@ -163,7 +164,7 @@ def bounded(alarm_s: int, parent: int) -> bytes:
 def test_a_child_that_nobody_ends_in_time_ends_itself() -> None:
     command = [sys.executable, "-P", "-c", SLEEPS]
     ended = subprocess.run(
-        command, input=bounded(1, os.getpid()), stdout=subprocess.DEVNULL, check=False, timeout=30
+        command, input=bounded(1, os.getpid()), stdout=subprocess.DEVNULL, check=False, timeout=TIMEOUT_S
     )
     assert ended.returncode == -signal.SIGALRM
 
@@ -174,7 +175,7 @@ def test_an_orphan_ends_itself() -> None:
         "import os, subprocess, sys, time\n"
         "from tests.engine.test_probe_sizes import SLEEPS, bounded\n"
         "child = subprocess.Popen([sys.executable, '-P', '-c', SLEEPS], stdin=subprocess.PIPE)\n"
-        "child.communicate(bounded(60, os.getpid()))"
+        "child.communicate(bounded(600, os.getpid()))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
@@ -196,7 +197,7 @@ def test_a_child_without_memory_ends_with_an_error() -> None:
 
 
 def test_a_child_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_command", lambda _entry: ["sleep", "60"])
+    monkeypatch.setattr(child, "command", lambda _entry: ["sleep", "60"])
     with pytest.raises(EngineFailure, match="within 1 s"):
         child.ask("sizes", {}, timeout_s=1)
 

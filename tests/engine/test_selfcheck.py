@@ -29,7 +29,7 @@ def test_a_tiny_model_generates_in_a_child() -> None:
 
 def test_a_child_that_dies_is_a_failure_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     dying = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
-    monkeypatch.setattr(child, "_command", lambda entry: dying)
+    monkeypatch.setattr(child, "command", lambda entry: dying)
     with pytest.raises(EngineFailure, match="SIGSEGV"):
         probe_build()
     with pytest.raises(EngineFailure, match="SIGSEGV"):

@@ -16,6 +16,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from llmrun.engine.probe.child import ending
 from llmrun.engine.probe.client import ProbeOutcome, run_compute_probe
 from llmrun.engine.threads import read_text
 from llmrun.errors import EngineFailure
@@ -70,16 +71,10 @@ def judge(outcome: ProbeOutcome) -> bool:
     """
     if outcome.stages == ("plain", "extra") and outcome.returncode == 0:
         return True
-    crashed = outcome.returncode < 0 and -outcome.returncode in _CRASH_SIGNALS
-    if outcome.stages == ("plain",) and crashed:
-        name = signal.Signals(-outcome.returncode).name
-        log.warning("the engine crashes with repacked weights on this CPU (%s); they are switched off", name)
+    how = ending(outcome.returncode)
+    if outcome.stages == ("plain",) and -outcome.returncode in _CRASH_SIGNALS:
+        log.warning("the engine crashes with repacked weights on this CPU: it %s; they are switched off", how)
         return False
-    how = (
-        f"died by {signal.Signals(-outcome.returncode).name}"
-        if outcome.returncode < 0
-        else f"ended with status {outcome.returncode}"
-    )
     where = "before computing anything" if not outcome.stages else f"after the stage {outcome.stages[-1]!r}"
     raise EngineFailure(
         f"the engine's library fails its self-check: it {how} {where}. {outcome.detail}".strip(),

@@ -38,13 +38,12 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
     import subprocess
 
     bounds = {"alarm_s": timeout_s + _GRACE_S, "memory_bytes": memory_bytes, "parent": os.getpid()}
-    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
     try:
         child = subprocess.run(
-            _command(entry),
+            command(entry),
             input=json.dumps({"bounds": bounds, "question": question}).encode(),
             capture_output=True,
-            env=environment,
+            env=environment(),
             timeout=timeout_s,
             check=False,
         )
@@ -53,9 +52,14 @@ def ask(entry: str, question: object, *, timeout_s: int, memory_bytes: int | Non
     return _read(entry, child.returncode, child.stdout, child.stderr)
 
 
-def _command(entry: str) -> list[str]:
-    # -P: files in the working folder must not stand in for the program's modules
+def command(entry: str) -> list[str]:
+    """What starts a child. -P: files in the working folder must not stand in for the program's modules."""
     return [sys.executable, "-P", "-m", "llmrun.engine.probe", entry]
+
+
+def environment() -> dict[str, str]:
+    """A child's environment, in which an abort of the library does not start a debugger first."""
+    return {**os.environ, "GGML_NO_BACKTRACE": "1"}
 
 
 def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:
@@ -68,18 +72,21 @@ def _read(entry: str, status: int, out: bytes, err: bytes) -> Any:
                 f"the system killed the engine ({entry}), most likely for lack of memory", hint
             ) from None
         if any(sign in err for sign in _NO_MEMORY):
-            raise DoesNotFit(f"the engine ({entry}) got no memory, and {_end(status)}", hint) from None
+            raise DoesNotFit(f"the engine ({entry}) got no memory, and {ending(status)}", hint) from None
         last = without_path(b" ".join(err.strip().splitlines()[-1:]).decode("utf-8", "replace"))
-        raise EngineFailure(f"the engine {_end(status)} ({entry}). {last}".strip()) from None
+        raise EngineFailure(
+            f"the engine {ending(status)} and gave no answer ({entry}). {last}".strip()
+        ) from None
     if "error" in answer:
         said = answer["error"]
         raise _error_class(said["code"])(said["message"], said["hint"])
     return answer["ok"]
 
 
-def _end(status: int) -> str:
+def ending(status: int) -> str:
+    """How a process ended, by its exit status as `subprocess` tells it."""
     if status >= 0:
-        return f"ended with status {status} and no answer"
+        return f"ended with status {status}"
     try:
         return f"died by {signal.Signals(-status).name}"
     except ValueError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
+
+from llmrun.engine.probe.child import command, environment
 
 _TIMEOUT_S = 60
 
@@ -22,11 +22,10 @@ def run_compute_probe() -> ProbeOutcome:
     """Let a child decode a batch with plain, then with repacked weights; see `probe/__main__.py`."""
     import subprocess
 
-    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # else an abort starts a debugger
-    # -P: files in the working folder must not stand in for the program's modules
-    command = [sys.executable, "-P", "-m", "llmrun.engine.probe", "compute"]
     try:
-        child = subprocess.run(command, capture_output=True, env=environment, timeout=_TIMEOUT_S, check=False)
+        child = subprocess.run(
+            command("compute"), capture_output=True, env=environment(), timeout=_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         return ProbeOutcome(_stages(error.stdout or b""), 1, f"It did not end within {_TIMEOUT_S} s.")
     last_lines = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
