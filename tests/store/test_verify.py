@@ -22,7 +22,7 @@ CONTENT = bytes(range(256)) * 400
 
 
 def check(file: Path, digest: str) -> Check:
-    cached = CachedFile(REPO, "m.gguf", "c" * 40, True, file, file, len(CONTENT), 0.0, 0.0)
+    cached = CachedFile(REPO, "m.gguf", "c" * 40, True, file, file, len(CONTENT), 0.0)
     return Check(cached, RepoFile("m.gguf", len(CONTENT), sha256=digest))
 
 
@@ -42,7 +42,7 @@ def test_every_content_is_named_by_its_digest(server: LoopbackHub) -> None:
 @pytest.mark.parametrize("name", ["m.gguf", "A" * 64, "a" * 63, "g" * 40])
 def test_a_name_that_is_no_digest_tells_none(tmp_path: Path, name: str) -> None:
     file = tmp_path / "blobs" / name
-    assert named_digest(CachedFile(REPO, "m.gguf", "c" * 40, True, file, file, 1, 0.0, 0.0)) is None
+    assert named_digest(CachedFile(REPO, "m.gguf", "c" * 40, True, file, file, 1, 0.0)) is None
 
 
 def test_steps_are_told_up_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,8 @@ class Offers:
     the one that suits this machine best, None where none fits.
 
     `title` is the model's own name; `kind` says what it is where it generates no text, else empty. K/V is the
-    same for all: `kv_bytes` with `n_ctx` tokens of these types. `has_gpu` tells whether there was a GPU to
-    plan for. `received_bytes` came over the network to know this.
+    same for all: `kv_bytes` with `n_ctx` tokens of these types. `received_bytes` came over the network to know
+    this.
     """
 
     ref: str
@@ -57,7 +57,6 @@ class Offers:
     type_k: str
     type_v: str
     kv_bytes: int
-    has_gpu: bool
     quants: tuple[QuantOffer, ...]
     marked: int | None
     received_bytes: int

@@ -34,7 +34,7 @@ class CachedFile:
 
     `path` is its name in the repository at `commit`; `current` tells whether `main` stood for that commit
     when it was last fetched. `file` is the path to open, `blob` the content it leads to. `used_s` is when
-    the content was last read and `changed_s` when it came, in seconds since the epoch.
+    the content was last read, in seconds since the epoch.
     """
 
     repo: str
@@ -45,7 +45,6 @@ class CachedFile:
     blob: Path
     size_bytes: int
     used_s: float
-    changed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,6 @@ def _snapshot(repo: str, snapshot: Path, current: bool) -> Iterator[CachedFile]:
                 blob=blob_of(file),
                 size_bytes=stat.st_size,
                 used_s=stat.st_atime,
-                changed_s=stat.st_mtime,
             )
 
 

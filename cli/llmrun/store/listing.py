@@ -20,7 +20,6 @@ class Listing:
     revision: str
     commit: str
     files: tuple[RepoFile, ...]
-    gated: bool = False
 
 
 def parse_listing(document: object, asked: Asked) -> Listing:
@@ -35,7 +34,7 @@ def parse_listing(document: object, asked: Asked) -> Listing:
         raise NetworkFailure(f"{asked.endpoint} did not answer like a Hub", "check HF_ENDPOINT")
     repo = name if isinstance(name, str) and name.lower() == asked.repo.lower() else asked.repo
     files = tuple(file for file in map(_file, siblings) if file is not None)
-    return Listing(repo, asked.revision, commit, files, bool(known.get("gated")))
+    return Listing(repo, asked.revision, commit, files)
 
 
 def _file(entry: object) -> RepoFile | None:

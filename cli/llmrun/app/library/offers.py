@@ -16,7 +16,6 @@ from llmrun.gguf.hparams import MemoryFacts, memory_facts
 from llmrun.gguf.reader import read_header
 from llmrun.memory.cache import cache_sizes, cells_of, layer_state_bytes
 from llmrun.memory.choice import QuantFit, best, quant_fit, resized
-from llmrun.memory.placement import gpus_of
 from llmrun.memory.plan import DeviceInfo
 from llmrun.reports.pull import Offers, QuantOffer
 from llmrun.store.hf_cache import CachedFile, PartialFile, cached_files, find_repo, partial_files
@@ -86,7 +85,6 @@ def offered(
         type_k=plan.type_k,
         type_v=plan.type_v,
         kv_bytes=kv_bytes,
-        has_gpu=bool(gpus_of(devices)),
         quants=quants,
         marked=best(fits, repository.name.default) if begun is None else begun,
         received_bytes=reference.received_bytes,
