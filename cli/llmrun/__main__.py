@@ -16,10 +16,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupt)
     _open_closed_streams()
     try:
-        from llmrun.app.memory.host_memory import share_one_heap
         from llmrun.commands.cli import run_cli
 
-        share_one_heap()
         status = run_cli(sys.argv[1:])
     except Interrupted:  # while the program itself was being loaded
         status = Interrupted.exit_code

@@ -17,6 +17,7 @@ from tests.support.cli import Cli, Ended, program
 from tests.support.gguf_writer import Tensor, Value, write_gguf
 from tests.support.models import smollm2_path
 from tests.support.puppet import write_puppet
+from tests.support.waiting import TIMEOUT_S
 
 COMMANDS = ("show", "vram", "run", "chat")
 CONTROLS = {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))} | {"\u202e", "\u2066"}
@@ -248,7 +249,7 @@ print(json.dumps([found, peak_kib]))
             capture_output=True,
             env=cli.environment(),
             check=True,
-            timeout=120,
+            timeout=TIMEOUT_S,
         )
         found, peak_kib = json.loads(done.stdout)
         assert len(found) == 4 * len(self.NAMES)

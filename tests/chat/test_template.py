@@ -16,6 +16,8 @@ import pytest
 from llmrun.chat.template import TemplateLimits, TemplateRaised, TemplateRenderer, load_template_file
 from llmrun.errors import TemplateUnusable, UsageError
 
+from tests.support.waiting import TIMEOUT_S
+
 USER = [{"role": "user", "content": "Hi"}]
 QUICK = TemplateLimits(wall_s=1.0)
 
@@ -209,7 +211,7 @@ class TestChild:
             assert process is not None
             assert process.stdin is not None
             process.stdin.close()
-            assert process.wait(timeout=30) == 0
+            assert process.wait(TIMEOUT_S) == 0
 
     def test_start_does_not_wait(self) -> None:
         with TemplateRenderer("{{ 7 ** (7 ** 9) }}", special_tokens={}, limits=QUICK) as renderer:

@@ -14,6 +14,7 @@ from tests.support.cli import Cli
 from tests.support.gguf_writer import Tensor, Value, header_bytes, write_gguf
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.puppet import TEMPLATE, write_puppet
+from tests.support.waiting import TIMEOUT_S
 
 SECTIONS: tuple[tuple[str, ...], ...] = ((), ("--metadata",), ("--tensors",))
 NAME = "\x1b]0;owned\x07\x1b[31mred\r[bold]b[/bold]\u202egnp\x9b2J"
@@ -57,7 +58,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     folder = tmp_path_factory.mktemp("bad")
     bad.write_bad_files(folder)
     command = [sys.executable, "-c", UNDER_LIMIT, str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     found = {name: (status, out, err) for name, (status, out, err) in json.loads(ended.stdout).items()}
     assert found.keys() == bad.BAD_FILES.keys()
     return found

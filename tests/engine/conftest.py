@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 
 from llmrun.engine.llama import LlamaEngine
+from llmrun.engine.probe import sizes
 
 from tests.support.engines import OpenTiny, forget, open_llama
 from tests.support.puppet import Puppet, byte_items, write_puppet
 from tests.support.tiny import Arch, write_tiny
+from tests.support.waiting import TIMEOUT_S
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where a CPU needs the self-check, its verdict goes to a folder of the tests."""
+    """Where a CPU needs the self-check, its verdict goes to a folder of the tests; children get any time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLMRUN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        for bound in ("_DEVICES_TIMEOUT_S", "_DRY_TIMEOUT_S"):
+            patch.setattr(sizes, bound, int(TIMEOUT_S))
         yield
 
 

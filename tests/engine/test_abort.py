@@ -13,6 +13,7 @@ from llmrun.engine.abort import abort_error, without_path
 from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
 
 from tests.support.rpc import rpc_server
+from tests.support.waiting import TIMEOUT_S
 
 _GIVE_UP = """
 import os, sys, threading
@@ -30,7 +31,7 @@ body() if sys.argv[2:] == ["bare"] else run_guarded(body, sys.argv[2:])
 
 def give_up(message: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", _GIVE_UP, message, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
 
 def test_last_words_end_the_program_in_an_orderly_way() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.waiting import TIMEOUT_S
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "scripts.md"
 _BLOCK = re.compile(r"(?:^<!-- needs (\w+) -->\n)?^```sh\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -53,7 +54,7 @@ class Shell:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=TIMEOUT_S,
             check=False,
         )
 

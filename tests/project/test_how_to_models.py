@@ -14,6 +14,7 @@ from tests.support.cli import Cli
 from tests.support.hub import REPO
 from tests.support.pulling import Online
 from tests.support.puppet import write_puppet
+from tests.support.waiting import TIMEOUT_S
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "models.md"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -52,7 +53,7 @@ def test_the_examples_run_in_the_order_of_the_page(online: Online, model: Path) 
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr

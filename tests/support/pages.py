@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cli import Cli
+from tests.support.waiting import TIMEOUT_S
 
 
 class Page:
@@ -43,7 +44,7 @@ class Page:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
+from llmrun.app.memory.host_memory import share_one_heap
 from llmrun.commands.main import COMMANDS, asked_for, make_app
 from llmrun.commands.process import run_guarded
 from llmrun.errors import UsageError
@@ -17,6 +18,7 @@ _COMPLETION = "_LLMRUN_COMPLETE"
 def run_cli(arguments: Sequence[str]) -> int:
     """Exit status of the command line `arguments`."""
     status = 0
+    share_one_heap()
     completing = _COMPLETION in os.environ  # a shell asks for words, of any command
     app = make_app(COMMANDS if completing else [asked_for(arguments)])
 
