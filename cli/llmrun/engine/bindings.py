@@ -213,6 +213,17 @@ def device_handles() -> tuple[int, ...]:
     return tuple(get(index) for index in range(count()))
 
 
+def backends() -> tuple[tuple[str, int], ...]:
+    """Name and number of devices of each registered backend, those of RPC servers included."""
+    pointer = ctypes.c_void_p
+    count = native_function("ggml_backend_reg_count", ctypes.c_size_t)
+    get = native_function("ggml_backend_reg_get", pointer, ctypes.c_size_t)
+    name_of = native_function("ggml_backend_reg_name", ctypes.c_char_p, pointer)
+    n_devices = native_function("ggml_backend_reg_dev_count", ctypes.c_size_t, pointer)
+    found = map(get, range(count()))
+    return tuple((name_of(each).decode("utf-8", "replace"), n_devices(each)) for each in found)
+
+
 def library_version() -> str:
     """The library's own version text, with ggml's commit where it tells one."""
     version: str = library().llama_version().decode("utf-8", "replace")

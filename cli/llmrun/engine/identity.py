@@ -9,7 +9,7 @@ import ctypes
 from typing import Any
 
 from llmrun.engine.api import Identity
-from llmrun.engine.bindings import devices, library, library_version, native_function
+from llmrun.engine.bindings import backends, devices, library, library_version
 
 _DESCRIPTION_BYTES = 128
 
@@ -22,7 +22,7 @@ def identity_of(model: Any) -> Identity:
     found = devices()
     return Identity(
         build=library_version(),
-        backends=",".join(_backends()) or "CPU",
+        backends=",".join(_used_backends()) or "CPU",
         cpu_info=", ".join(d.description for d in found if d.kind in ("cpu", "accel")),
         gpu_info=", ".join(d.description for d in found if d.kind in ("gpu", "igpu")),
         model_type=text.value.decode("utf-8", "replace"),
@@ -31,17 +31,12 @@ def identity_of(model: Any) -> Identity:
     )
 
 
-def _backends() -> list[str]:
+def _used_backends() -> list[str]:
     """Names of the backends beside the CPU's; RPC once, where a server is used."""
-    count = native_function("ggml_backend_reg_count", ctypes.c_size_t)
-    get = native_function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
-    name_of = native_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
-    n_devices = native_function("ggml_backend_reg_dev_count", ctypes.c_size_t, ctypes.c_void_p)
     found: dict[str, None] = {}
-    for registry in map(get, range(count())):
-        name = name_of(registry).decode("utf-8", "replace")
+    for name, n_devices in backends():
         if name.startswith("RPC"):
-            if n_devices(registry):
+            if n_devices:
                 found["RPC"] = None
         elif name != "CPU":
             found[name] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import tempfile
 import threading
@@ -12,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmrun.engine.api import ContextParams, GpuLayers, ModelParams
-from llmrun.engine.bindings import (
-    devices,
-    library,
-    library_path,
-    library_version,
-    native_function,
-)
+from llmrun.engine.bindings import backends, devices, library, library_path, library_version
 from llmrun.engine.context import Context
 from llmrun.engine.model import Model
 from llmrun.engine.probe.tiny_model import write_q4_0_model
@@ -41,18 +34,10 @@ def describe_build() -> dict[str, Any]:
         "bindings": bindings,
         "path": library_path(),
         "system_info": lib.llama_print_system_info().decode("utf-8", "replace"),
-        "backends": _backends(),
+        "backends": [name for name, _ in backends()],
         "devices": [asdict(device) for device in devices()],
         "offloads": bool(lib.llama_supports_gpu_offload()),
     }
-
-
-def _backends() -> list[str]:
-    pointer = ctypes.c_void_p
-    count = native_function("ggml_backend_reg_count", ctypes.c_size_t)
-    get = native_function("ggml_backend_reg_get", pointer, ctypes.c_size_t)
-    name = native_function("ggml_backend_reg_name", ctypes.c_char_p, pointer)
-    return [name(get(index)).decode("utf-8", "replace") for index in range(count())]
 
 
 def generate(extra_bufts: bool, gpu_layers: GpuLayers, n_threads: int) -> int:
