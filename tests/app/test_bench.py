@@ -197,7 +197,14 @@ def test_bandwidth_is_what_a_step_reads_times_the_rate(machine: Machine) -> None
     assert output.traffic.bytes_per_s == pytest.approx(output.traffic.bytes_per_step * 8)
     assert output.traffic.fraction == pytest.approx(output.traffic.bytes_per_s / 1e6)
     assert output.traffic.ceiling_rate == pytest.approx(1e6 / output.traffic.bytes_per_step)
-    assert report.bandwidth_bytes_per_s == 1e6
+    assert (report.bandwidth_bytes_per_s, report.bandwidth_busy) == (1e6, False)
+
+
+def test_a_bandwidth_measured_on_a_busy_machine_is_marked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "_bandwidth", lambda _self, n: ReadBandwidth(1e6, n, "2030", 1.0))
+    assert machine.run().bandwidth_busy
 
 
 def test_an_unknown_bandwidth_is_no_failure(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

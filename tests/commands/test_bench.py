@@ -193,7 +193,20 @@ def test_a_run_is_no_different_from_itself(cli: Cli, model: Path) -> None:
     bench(cli, model, "--save", "a")
     shown = cli.here("bench", "--compare", "a", "a").text
     assert "no difference shown" in shown
-    assert "not how a run differs from the next" in " ".join(shown.split())
+    assert "not for how a run differs from the next" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_a_comparison_is_whole_at_any_width(cli: Cli, model: Path, columns: int) -> None:
+    bench(cli, model, "--save", "a", "-q")
+    (row, _) = cli.here("bench", "--compare", "a", "--json").document["tests"]
+    with cli.terminal("bench", "--compare", "a", columns=columns, lines=60) as terminal:
+        assert terminal.ended() == 0
+        shown = " ".join(terminal.text.split())
+        assert all(
+            figure in shown for figure in ("pp16", f"{row['first']:.2f}", "1.000", "no difference shown")
+        )
+        assert max(len(line.rstrip()) for line in terminal.text.splitlines()) <= columns
 
 
 def test_figures_of_settings_come_from_the_environment_too(cli: Cli, model: Path) -> None:

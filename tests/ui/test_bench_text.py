@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmrun.errors import DoesNotFit
-from llmrun.reports.bench import BenchReport, BenchTest, Memory, Record
+from llmrun.reports.bench import BenchReport, BenchTest, Memory, Record, Traffic
 from llmrun.ui.bench_text import measured_text, summary
 from llmrun.units import MIB
 
@@ -35,6 +35,14 @@ def test_memory_is_the_most_of_any_test() -> None:
     assert "other devices" not in said
     unknown = replace(small, memory=Memory(None))
     assert not any("memory of the process" in line for line in lines(unknown))
+
+
+def test_a_bandwidth_measured_beside_other_programs_is_doubted() -> None:
+    decode = replace(tg(4), traffic=Traffic(100 * MIB, 90 * MIB, 400 * MIB, 40_000 * MIB, 400.0))
+    for busy in (False, True):
+        (said,) = [line for line in lines(decode, bandwidth_busy=busy) if "a step" in line]
+        assert ("other programs" in said) is busy
+        assert "1.0% of" in said
 
 
 def test_marks_are_named_in_the_line_and_explained_once() -> None:

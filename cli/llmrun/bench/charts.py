@@ -21,7 +21,7 @@ def charts(records: Sequence[Record]) -> tuple[Chart, ...]:
         chosen = [record for record in records if record.test.kind == kind]
         found += [
             _over(chosen, phase, "depth", "tokens of context", lambda r: r.test.n_depth),
-            _over(chosen, phase, "sequences", "sequences at once", lambda r: r.test.n_parallel),
+            _over(chosen, phase, "sequences", "number computed at once", lambda r: r.test.n_parallel),
             _by_model(chosen, phase),
         ]
     return tuple(chart for chart in found if chart is not None)

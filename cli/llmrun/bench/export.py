@@ -206,6 +206,7 @@ def bench_document(report: BenchReport, provenance: Mapping[str, object]) -> dic
         "bandwidth": {
             "bytes_per_s": report.bandwidth_bytes_per_s,
             "measured_at": report.bandwidth_measured_at or None,
+            "busy": report.bandwidth_busy,
         },
         "records": [record_document(record) for record in report.records],
         "verdicts": [

@@ -221,7 +221,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """All tests of a run. `complete` is False where it was interrupted or ended by `failure`."""
+    """All tests of a run. `complete` is False where it was interrupted or ended by `failure`.
+
+    `bandwidth_busy`: other programs may have made the machine's bandwidth too low when it was measured.
+    """
 
     run_id: str
     records: tuple[Record, ...]
@@ -229,6 +232,7 @@ class BenchReport:
     verdicts: tuple[Verdict, ...] = ()
     bandwidth_bytes_per_s: float | None = None
     bandwidth_measured_at: str = ""
+    bandwidth_busy: bool = False
     failure: LlmrunError | None = None
 
 

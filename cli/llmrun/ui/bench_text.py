@@ -18,9 +18,12 @@ _FLAGS = {
     "steal": "the hypervisor gave CPU time to others",
     "run_queue": "something waited for a CPU",
     "throttled": "the processor was throttled",
-    "spread": "the samples spread by more than 5 %",
+    "spread": "the samples spread by more than 5%",
     "interrupted": "stopped before all repetitions",
 }
+
+_PRECISE = 0.1
+"""Shares from here on are told in whole percents."""
 
 
 def measured_text(record: Record) -> str:
@@ -34,7 +37,7 @@ def summary(report: BenchReport) -> list[str]:
     """Requests, memory, bandwidth, intensity, verdicts, and what the marks mean, a sentence each."""
     lines = [_request(record.test.name, record.request) for record in report.records if record.request]
     lines += _memory(report)
-    lines += list(filter(None, map(_bandwidth, _decodes(report)[:1])))
+    lines += [_bandwidth(record, busy=report.bandwidth_busy) for record in _decodes(report)[:1]]
     lines += [_intensity(record) for record in _prefills(report)[:1]]
     for verdict in report.verdicts:
         lines += _verdict(verdict)
@@ -82,21 +85,20 @@ def _prefills(report: BenchReport) -> list[Record]:
     return [r for r in report.records if r.test.kind == "pp" and r.subject.model_bytes]
 
 
-def _bandwidth(record: Record) -> str:
+def _bandwidth(record: Record, *, busy: bool) -> str:
     traffic = record.traffic
-    if traffic is None:
-        return ""
+    assert traffic is not None
     read = (
         f"{record.test.name} reads {format_bytes(traffic.bytes_per_step)} a step, "
         f"{format_bytes(traffic.bytes_per_s)}/s"
     )
     if traffic.fraction is None or traffic.ceiling_rate is None or traffic.machine_bytes_per_s is None:
         return read
-    machine = format_bytes(traffic.machine_bytes_per_s)
-    return (
-        f"{read}: {traffic.fraction:.0%} of the {machine}/s that this machine reads, "
-        f"which would allow {format_rate(traffic.ceiling_rate)}"
-    )
+    machine = f"the {format_bytes(traffic.machine_bytes_per_s)}/s that this machine reads"
+    doubt = f" (measured while {_FLAGS['busy']})" if busy else ""
+    allowed = format_rate(traffic.ceiling_rate)
+    share = f"{traffic.fraction:.{0 if traffic.fraction >= _PRECISE else 1}%}"
+    return f"{read}: {share} of {machine}{doubt}, which would allow {allowed}"
 
 
 def _intensity(record: Record) -> str:
@@ -123,4 +125,4 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def _lever(lever: LeverGain) -> str:
     most = "at most " if lever.bound else ""
-    return f"{_LEVERS[lever.kind].format(value=lever.value)} {most}× {lever.gain:.2f}"
+    return f"{_LEVERS[lever.kind].format(value=lever.value)} {most}×{lever.gain:.2f}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from llmrun.events import Event, LoadProgress, Notice
@@ -95,7 +97,10 @@ class BenchView:
 
     def _say(self, text: str) -> None:
         self._progress.clear()
-        self._streams.err.write(f"{visible(text)}\n")
+        said = visible(text)
+        if self._streams.err_is_terminal:
+            said = "\n".join(wrap(said, get_terminal_size().columns, break_on_hyphens=False))
+        self._streams.err.write(f"{said}\n")
         self._streams.err.flush()
 
     def _write(self, text: str) -> None:
@@ -196,7 +201,7 @@ def _grid(cells: Table) -> RichTable:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
+    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, width in zip(cells.names, cells.widths, strict=True):
         grid.add_column(name, justify="left" if width < 0 else "right", no_wrap=True)
     marked = any(cells.marks)

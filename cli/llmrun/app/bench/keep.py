@@ -137,6 +137,7 @@ class Keeper:
             verdicts(self.records),
             None if known is None else known.bytes_per_s,
             "" if known is None else known.measured_at,
+            known is not None and known.busy,
             failure,
         )
 
