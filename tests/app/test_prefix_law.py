@@ -121,18 +121,23 @@ def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
     @settings(max_examples=12, deadline=None, database=None)
     @given(
         requests=st.lists(
-            st.tuples(PROMPTS, st.integers(1, 30), st.sampled_from(["live", "live", "new process"])),
+            st.tuples(
+                PROMPTS,
+                st.integers(1, 30),
+                st.sampled_from(["live", "live", "new process"]),
+                st.integers(0, 4),
+            ),
             min_size=2,
             max_size=5,
         ),
         cuts=st.tuples(st.integers(1, 60), st.integers(60, 200)),
         converses=st.booleans(),
     )
-    def law(requests: list[tuple[list[int], int, str]], cuts: tuple[int, int], converses: bool) -> None:
+    def law(requests: list[tuple[list[int], int, str, int]], cuts: tuple[int, int], converses: bool) -> None:
         folder = tmp_path_factory.mktemp("cache")
         engine, other = first, larger
         cache = new_process(path, engine, folder)
-        for prompt, n, process in requests:
+        for prompt, n, process, n_ahead in requests:
             if process == "new process":
                 engine, other = other, engine
                 cache = new_process(path, engine, folder)
@@ -144,10 +149,47 @@ def test_any_requests_in_any_order_give_the_logits_of_a_cold_context(
             forget(cold)
             assert distance(logits, run_one(cold, prompt).logits) < tolerance
             assert list(cache.keep(len(prompt), 1.0, History() if converses else None)) == []
+            cache.read_ahead([*engine.held(0), *words((1,))[:n_ahead]])
 
     law()
     cold.close()
     larger.close()
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("name", KINDS)
+def test_what_was_read_ahead_is_saved_or_taken_back(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path, name: str, right: bool
+) -> None:
+    """Never where the memory forgets: it could not be taken back there."""
+    path, engine = engines[name]
+    cache = new_process(path, engine, tmp_path)
+    answer(cache, engine, words((1, 2)), (), 12)
+    held = list(engine.held(0))
+    ahead = [] if cache._engine.facts.memory.recurrent or cache._engine.facts.memory.n_swa else [5, 6, 7]
+    cache.read_ahead([*held, 5, 6, 7])
+    assert engine.held(0) == [*held, *ahead]
+    prompt = [*held, 5, 6, 7, 8, 9] if right else [*held, 5, 6, 8, 9]
+    logits, report, reused = answer(cache, engine, prompt, (), 1)
+    assert reused == len(held) + (len(ahead) if right else 0)
+    assert (report.miss_reason, report.difference) == ("", None)
+    forget(engine)
+    assert distance(logits, run_one(engine, prompt).logits) < KINDS[name][2]
+
+
+def test_only_a_little_more_of_the_same_sequence_is_read_ahead(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path
+) -> None:
+    path, engine = engines["full"]
+    cache = new_process(path, engine, tmp_path)
+    answer(cache, engine, words((1,)), (), 3)
+    held = list(engine.held(0))
+    for opening in ([], held, held[:-1], [*held[:-1], 3, 4], [*held, *words((1,))], [*held, 5] * 40):
+        cache.read_ahead(opening)
+        assert engine.held(0) == held
+    cache.prefill_s_per_token = 1.0
+    cache.read_ahead([*held, 5])
+    assert engine.held(0) == held
 
 
 def test_a_context_too_small_for_what_is_stored_evaluates_the_prompt(

@@ -70,7 +70,7 @@ class TestThePreviousAnswerIsNotEvaluatedAgain:
                 one = say(chat, f"question {turn}")
                 assert one.text == "unbelievable\n!"
                 if turn:
-                    assert one.stats.cached_tokens == held
+                    assert one.stats.cached_tokens >= held
                     assert one.stats.prefill_tokens <= len(f"question {turn}") + 30
                 held = one.kv.tokens
 
@@ -334,7 +334,7 @@ class TestResumedChats:
         with closing(self.resume(folder, puppet, chat)) as resumed:
             three = say(resumed, "three")
         assert three.text == "unbelievable"
-        assert three.prefix.disk_tokens == three.stats.cached_tokens == held
+        assert three.prefix.disk_tokens == three.stats.cached_tokens >= held
         assert three.stats.prefill_tokens < len("three") + 30
 
     def test_a_chat_whose_last_answer_was_stopped_is_kept_too(self, folder: Path) -> None:
@@ -345,7 +345,7 @@ class TestResumedChats:
             for path in folder.glob("cache/prefix/*/*.prefix"):
                 path.unlink()
         with closing(self.resume(folder, puppet, chat)) as resumed:
-            assert say(resumed, "two").prefix.disk_tokens == held
+            assert say(resumed, "two").prefix.disk_tokens >= held
 
     def test_a_chat_that_cannot_keep_its_prefix_closes_all_the_same(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from llmrun.app.answer.prompts import Prepared, Prompter
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
 from llmrun.config.views import OutputSettings
+from llmrun.errors import TemplateUnusable
 from llmrun.events import ContextUse
 
 
@@ -76,9 +77,12 @@ class _Frame:
 
 
 def _frame(prompter: Prompter, with_system: bool) -> _Frame | None:
-    """Seen from a conversation whose texts cannot be taken for the template's."""
+    """Seen from a conversation whose texts cannot be taken for the template's, which may refuse them."""
     first, last = "7316450298" if with_system else "", "5201948637"
-    text = prompter.chat(Conversation(first, (), Message("user", last)).messages()).prompt.text
+    try:
+        text = prompter.chat(Conversation(first, (), Message("user", last)).messages()).prompt.text
+    except TemplateUnusable:
+        return None
     head, found, _ = text.partition(first or last)
     _, found_last, tail = text.rpartition(last)
     return _Frame(head, tail) if found and found_last else None

@@ -114,6 +114,7 @@ class Turns:
         yield Finished(completion, self._clock())
         if not interrupted:
             yield from self._reuse.keep(self._history, len(tokens), completion.stats.total_s)
+            self._reuse.read_ahead(self._prompter(self._history))
         return completion
 
     def leave(self) -> Iterator[Notice]:

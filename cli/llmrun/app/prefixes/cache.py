@@ -38,6 +38,12 @@ NO_TOKEN = -1
 FEWEST_COPIED = 64
 """A branch of fewer tokens is evaluated again sooner than it is found and put back."""
 
+MOST_AHEAD_TOKENS = 32
+"""What a template puts between an answer and the next message is less."""
+
+MOST_AHEAD_S = 0.25
+"""How long that may take: nobody who reads an answer notices it."""
+
 Origin = Literal["memory", "checkpoint", "disk"]
 Cuts = Callable[[int], Iterable[int]]
 """Natural places to cut a prompt, beyond the position it is given."""
@@ -97,6 +103,7 @@ class PrefixCache:
         Args:
             goes_on: the prompt continues the conversation of the request before it.
         """
+        self._live.drop_ahead(prompt)
         live = self._live.way(prompt)
         held = self._live.held()
         common = common_prefix(held, prompt)
@@ -212,6 +219,20 @@ class PrefixCache:
         position = step.reused + step.done
         if step.done and position in self._request.marks:
             self._live.checkpoint(position, self._budget_bytes if self._enabled else 0)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `read_ahead` may do anything: what was read in vain has to be taken back exactly."""
+        return self._enabled and not forgets(self._engine.facts.memory)
+
+    def read_ahead(self, opening: Sequence[int]) -> None:
+        """Evaluate how the prompt to come begins, where that is a little more than the sequence holds."""
+        held, facts = self._live.held(), self._engine.facts
+        n_new = len(opening) - len(held)
+        goes_on = 0 < n_new <= MOST_AHEAD_TOKENS and common_prefix(held, opening) == len(held)
+        known, fits = self.prefill_s_per_token, len(opening) < facts.n_ctx_seq
+        if self.reads_ahead and goes_on and fits and 0 < n_new * known <= MOST_AHEAD_S:
+            self._live.read_ahead(opening[len(held) :])
 
     def keep(
         self, n_prompt: int, spent_s: float, history: History | None, *, leaving: bool = False

@@ -9,6 +9,7 @@ from llmrun.app.prefixes.memory import Kept
 from llmrun.engine.api import Engine, State
 from llmrun.errors import EngineFailure
 from llmrun.prefix.checkpoints import Checkpoint, Way, best_way, still_valid, thinned
+from llmrun.prefix.reuse import common_prefix
 
 
 class LiveSequence:
@@ -19,6 +20,8 @@ class LiveSequence:
         self._seq = seq
         self._checkpoints: list[Checkpoint[State]] = []
         self._held: list[int] = []  # when the checkpoints were last looked at
+        self._ahead: list[int] = []  # what it held when tokens were last read ahead
+        self._settled = 0  # how many it held before
 
     def held(self) -> list[int]:
         """Its tokens now; checkpoints of what it no longer holds are dropped."""
@@ -73,6 +76,18 @@ class LiveSequence:
     def cut(self, n_tokens: int) -> None:
         """Keep the first tokens."""
         self._engine.rewind(self._seq, n_tokens)
+
+    def read_ahead(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens that a prompt to come is expected to have behind what is held."""
+        self._settled = len(self.held())
+        self._engine.feed([(self._seq, token) for token in tokens])
+        self._ahead = self.held()
+
+    def drop_ahead(self, prompt: Sequence[int]) -> None:
+        """Take back what was read ahead, unless the prompt begins with all that is held since."""
+        ahead, self._ahead = self._ahead, []
+        if ahead and self.held() == ahead and common_prefix(ahead, prompt) < len(ahead):
+            self.cut(self._settled)
 
     def checkpoint(self, position: int, budget_bytes: int) -> None:
         """Take a checkpoint, and go on as a later request will that comes back to it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from llmrun.app.answer.prompts import Prepared, Prompter
@@ -13,11 +14,16 @@ from llmrun.app.prefixes.disk import disk_prefixes
 from llmrun.chat.messages import Message
 from llmrun.chat.overflow import Conversation, Window
 from llmrun.chat.turns import History, continued_tokens
+from llmrun.errors import TemplateUnusable, UsageError
 from llmrun.events import Event, Notice
 from llmrun.metrics.clock import Clock
+from llmrun.prefix.reuse import common_prefix
 
 MOST_RECALLED = 16
 """Conversations on disk that a resumed one is compared with."""
+
+MESSAGES_TO_COME = (Message("user", "A"), Message("user", "1"))
+"""Messages that have nothing in common, so that what their prompts share does not depend on them."""
 
 
 class Reuse:
@@ -66,6 +72,18 @@ class Reuse:
     ) -> Iterator[Notice]:
         """Keep on disk what pays; arguments as in `PrefixCache.keep`."""
         return self.cache.keep(n_prompt, spent_s, history if self._converses else None, leaving=leaving)
+
+    def read_ahead(self, prompter: Prompter) -> None:
+        """Evaluate what the next message will come behind, whatever it is, while its author thinks about it.
+
+        What is not in the cache yet are the last token of an answer that was cut off, and what the template
+        puts between an answer and a message. `prompter` continues the answer.
+        """
+        if not self._converses or not self.cache.reads_ahead:
+            return
+        with suppress(TemplateUnusable, UsageError):  # which the message itself will meet again
+            one, other = (prompter.chat((*self._said, message)).tokens for message in MESSAGES_TO_COME)
+            self.cache.read_ahead(one[: common_prefix(one, other)])
 
     def _goes_on(self, messages: tuple[Message, ...]) -> bool:
         """True if the messages continue what was said last."""
