@@ -6,6 +6,7 @@ one that borrows like CUDA.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,19 +38,30 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "none": {"gpu_layers": 0},
     "all": {"gpu_layers": ALL},
 }
+CACHE_APART = {"offload_kqv": False}
+CONTEXTS: dict[str, dict[str, Any]] = {
+    "32k": {"n_ctx": 32768},
+    "32k, cache apart": {"n_ctx": 32768} | CACHE_APART,
+    "32k, cache apart, no flash attention": {"n_ctx": 32768, "flash_attn": "off"} | CACHE_APART,
+    "8k, cache apart, q8_0": {"n_ctx": 8192, "type_k": "q8_0", "type_v": "q8_0"} | CACHE_APART,
+    "32k in 4, cache apart": {"n_ctx": 32768, "n_seq": 4, "kv_unified": False} | CACHE_APART,
+    "128k, ubatch 2048": {"n_ctx": 131072, "n_ubatch": 2048},
+}
 QUICK = [
-    *((name, "experts on the CPU") for name in MIXTURES),
-    ("120B MoE", "experts of 10 layers"),
-    ("27B sliding window", "two slots"),
-    ("30B MoE", "one slot"),
+    *((name, "experts on the CPU", "32k") for name in MIXTURES),
+    ("120B MoE", "experts of 10 layers", "32k"),
+    ("27B sliding window", "two slots", "32k"),
+    ("30B MoE", "one slot", "32k"),
+    *((name, "all", "32k, cache apart") for name in FULL_SIZE),
+    ("671B MLA", "10 slots", "32k, cache apart"),
+    ("120B MoE", "two slots", "32k, cache apart, no flash attention"),
 ]
+COMMON = ("all", "10 slots", "experts on the CPU")
 CASES = [
-    pytest.param(name, placement, marks=[] if (name, placement) in QUICK else [pytest.mark.slow])
-    for name in FULL_SIZE
-    for placement in PLACEMENTS
-    if name in MIXTURES or "experts" not in placement
+    pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow])
+    for case in itertools.product(FULL_SIZE, PLACEMENTS, CONTEXTS)
+    if (case[0] in MIXTURES or "experts" not in case[1]) and (case[2] == "32k" or case[1] in COMMON)
 ]
-CONTEXT: dict[str, Any] = {"n_ctx": 32768, "flash_attn": "on"}
 
 
 @pytest.fixture(scope="module")
@@ -58,28 +70,32 @@ def server() -> Iterator[str]:
         yield address
 
 
-def by_formula(path: Path, server: str, gpu: str, **plan: Any) -> dict[str, int]:
+def by_formula(path: Path, server: str, gpu: str, plan: dict[str, Any]) -> dict[str, int]:
     devices = [DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes) for d in probe_devices((server,))]
     named = [replace(d, name=gpu) if d.name == "RPC0" else d for d in devices]
-    report = estimate(memory_facts(read_header(path)), MemoryPlan(**CONTEXT, **plan), named)
+    report = estimate(memory_facts(read_header(path)), MemoryPlan(**plan), named)
     assert not report.unmodelled
     return {d.device.name: d.use.compute_bytes for d in report.devices}
 
 
-@pytest.mark.parametrize(("name", "placement"), CASES)
-def test_a_device_that_leaves_work_to_the_cpu(tmp_path: Path, server: str, name: str, placement: str) -> None:
+@pytest.mark.parametrize(("name", "placement", "context"), CASES)
+def test_a_device_that_leaves_work_to_the_cpu(
+    tmp_path: Path, server: str, name: str, placement: str, context: str
+) -> None:
     path, placed = write_full_size(tmp_path / "m.gguf", name), PLACEMENTS[placement]
-    engine = probe_sizes([path], ModelParams("", rpc=(server,), **placed), ContextParams(**CONTEXT))
-    formula = by_formula(path, server, "RPC0", **placed)
+    asked = {"flash_attn": "on"} | CONTEXTS[context]
+    engine = probe_sizes([path], ModelParams("", rpc=(server,), **placed), ContextParams(**asked))
+    formula = by_formula(path, server, "RPC0", asked | placed)
     for device, size_bytes in formula.items():
         assert size_bytes == pytest.approx(engine.on(device).compute_bytes, rel=0.1), device
 
 
-@pytest.mark.parametrize(("name", "placement"), CASES)
-def test_a_device_that_borrows(tmp_path: Path, server: str, name: str, placement: str) -> None:
+@pytest.mark.parametrize(("name", "placement", "context"), CASES)
+def test_a_device_that_borrows(tmp_path: Path, server: str, name: str, placement: str, context: str) -> None:
     path, placed = write_full_size(tmp_path / "m.gguf", name), PLACEMENTS[placement]
-    engine = borrowing_compute(path, server, placed, CONTEXT)
-    formula = by_formula(path, server, "CUDA0", **placed)
+    asked = {"flash_attn": "on"} | CONTEXTS[context]
+    engine = borrowing_compute(path, server, placed, asked)
+    formula = by_formula(path, server, "CUDA0", asked | placed)
     assert formula["CPU"] == pytest.approx(engine["CPU"], rel=0.1)
     assert formula["CUDA0"] == pytest.approx(engine.get("RPC0", 0), rel=0.1)
 
@@ -92,7 +108,6 @@ def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
         return estimate(facts, MemoryPlan(gpu_layers=ALL, **plan), devices).unmodelled
 
     assert note(cpu_moe=True) == note(n_cpu_moe=3) == note(overrides=(("exps", "CPU"),)) == ""
+    assert note(offload_kqv=False) == ""
     assert "attn_q" in note(overrides=((r"blk\.3\.attn_q\.", "CPU"),))
     assert "blk.5.ffn_" in note(overrides=((r"blk\.5\.ffn_up_exps", "CPU"),))
-    assert "K/V" in note(offload_kqv=False)
-    assert estimate(facts, MemoryPlan(offload_kqv=False), devices).unmodelled == ""

@@ -55,7 +55,8 @@ class MixerShape:
     """Widths of a recurrent layer. `kind` is empty where only `projected` is known.
 
     `projected` what it projects its input to, `inner` its inner width, `grouped` what is convolved beside
-    it, `selective` the projection that steers the scan, `kernel` the convolution's length in tokens.
+    it, `selective` the projection that steers the scan, `kernel` the convolution's length in tokens,
+    `repeated` the width of queries once they are repeated for each head of a delta net, 0 where they are not.
     """
 
     kind: str = ""
@@ -65,6 +66,7 @@ class MixerShape:
     selective: int = 0
     heads: int = 0
     kernel: int = 1
+    repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class LayerShape:
     """Widths of a layer's intermediate results, in numbers a token; 0 where the layer has none.
 
     `ff` the dense inner width, `gated` whether there is a gate matrix beside it, `ff_fused` both in one;
-    `ff_expert` of one expert, `ff_shared` of those every token uses; `query` of the projection to queries,
+    `ff_expert` of one expert, `ff_shared` of those every token uses, `shared_gate` whether their result is
+    gated; `query` of the projection to queries,
     twice theirs where a gate for the result comes with them.
     """
 
@@ -83,6 +86,7 @@ class LayerShape:
     n_expert: int = 0
     n_expert_used: int = 0
     ff_shared: int = 0
+    shared_gate: bool = False
     qkv_fused: bool = False
     query: int = 0
     mixer: MixerShape = MixerShape()
@@ -153,14 +157,18 @@ def _mixer(header: GgufHeader, widths: dict[str, int]) -> MixerShape:
     inner, state, groups = count("ssm.inner_size"), count("ssm.state_size"), count("ssm.group_count")
     selective = widths.get("ssm_x.weight", 0)
     projected = widths.get("ssm_in.weight", 0)
+    heads = count("ssm.time_step_rank")
+    delta_net = "attn_gate.weight" in widths and not projected
+    repeats = delta_net and header.arch == "qwen3next" and groups != heads
     return MixerShape(
-        kind="state_space" if projected and inner else "",
+        kind="delta_net" if delta_net else "state_space" if projected and inner else "",
         projected=projected or widths.get("attn_qkv.weight", 0),
         inner=inner,
         grouped=0 if selective else 2 * groups * state,
         selective=selective,
-        heads=count("ssm.time_step_rank"),
+        heads=heads,
         kernel=max(1, count("ssm.conv_kernel")),
+        repeated=state * heads if repeats else 0,
     )
 
 
@@ -194,6 +202,7 @@ def _shape(
         n_expert=n_expert if experts else 0,
         n_expert_used=used if experts else 0,
         ff_shared=width("ffn_up_shexp"),
+        shared_gate="ffn_gate_inp_shexp.weight" in widths,
         qkv_fused="attn_qkv.weight" in widths,
         query=width("attn_q"),
         mixer=mixer,

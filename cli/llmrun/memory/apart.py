@@ -20,6 +20,7 @@ from llmrun.memory.placement import PlacedWeight, Placement
 from llmrun.memory.plan import DeviceInfo, MemoryPlan
 
 _OFFLOAD_BATCH = 32
+_BETWEEN = ("attn_sinks", "attn_q_norm", "attn_q.bias")  # small, but work on the query waits for them
 _INNER = ("ffn_up", "ffn_gate", "ffn_down")
 
 
@@ -43,6 +44,10 @@ class Apart:
         """Whether a GPU waits for something in the middle of layer `il`: a result or a weight."""
         return il in self.feeds or il in self.borrowed
 
+    def lends_attention(self, il: int) -> bool:
+        """Whether weights of its attention are borrowed, which then bring the small inputs with them."""
+        return any(name.startswith("attn") for name in self.borrowed.get(il, ()))
+
 
 def apart_of(
     facts: MemoryFacts,
@@ -57,13 +62,13 @@ def apart_of(
     moved: dict[int, list[PlacedWeight]] = defaultdict(list)
     lent: dict[int, dict[str, int]] = defaultdict(dict)
     for placed in weights:
-        slot = placed.weight.slot
-        if not placed.weight.matrix or placed.weight.spread or not 0 <= slot < len(facts.layers):
+        slot, name = placed.weight.slot, _short(placed.weight)
+        if placed.weight.spread or not 0 <= slot < len(facts.layers):
             continue
-        if placed.device != placement.layer(slot):
+        if placed.weight.matrix and placed.device != placement.layer(slot):
             moved[slot].append(placed)
-        if placed.device == 0:
-            lent[slot][_short(placed.weight)] = placed.weight.size_bytes
+        if (placed.weight.matrix or name in _BETWEEN) and placed.device == 0:
+            lent[slot][name] = placed.weight.size_bytes
     borrower = _borrower(placement.devices, cells) if lent else 0
     layers = range(len(facts.layers))
     fed = {il for il, away in moved.items() if all(placed.device == 0 for placed in away)}
@@ -76,13 +81,13 @@ def apart_of(
             for il in layers
             if (placement.layer(il) or borrower) != (placement.layer(il) if plan.offload_kqv else 0)
         ),
-        unmodelled=_unmodelled(facts, plan, placement, moved, weights, borrower),
+        unmodelled=_unmodelled(facts, placement, moved, weights, borrower),
     )
 
 
 def _short(weight: Weight) -> str:
     """The name within its layer: "ffn_up" of "blk.7.ffn_up.weight", "ffn_up.bias" of its bias."""
-    return weight.name.split(".", 2)[2].removesuffix(".weight")
+    return weight.name.split(".", 2)[-1].removesuffix(".weight")
 
 
 def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:
@@ -93,7 +98,6 @@ def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:
 
 def _unmodelled(
     facts: MemoryFacts,
-    plan: MemoryPlan,
     placement: Placement,
     moved: Mapping[int, Sequence[PlacedWeight]],
     weights: Sequence[PlacedWeight],
@@ -101,10 +105,8 @@ def _unmodelled(
 ) -> str:
     """What makes compute buffers of GPUs off by more than a tenth.
 
-    Caches apart from their layers, and layers torn apart otherwise than by experts or dense inner layer.
+    Layers torn apart otherwise than by experts or dense inner layer.
     """
-    if not plan.offload_kqv:
-        return "compute buffers where K/V lie apart from their layers"
     for il, away in sorted(moved.items()):
         if borrower and all(placed.device == 0 for placed in away):
             continue

@@ -1,9 +1,9 @@
 """The graph allocator of the engine, in miniature.
 
-Intermediate results of a graph share one buffer: each gets the smallest free gap it fits into, else the
-open end, and its place is free again after its last reader. The buffer's size is the highest end ever
-reached, so it depends on the order of allocations as well as on their sizes. Source: ggml_dyn_tallocr in
-ggml/src/ggml-alloc.c.
+Intermediate results of a graph share one buffer: each gets the smallest free gap it fits into (the last of
+equal ones), else the open end, and its place is free again after its last reader. The buffer's size is the
+highest end ever reached, so it depends on the order of allocations as well as on their sizes. Source:
+ggml_dyn_tallocr in ggml/src/ggml-alloc.c.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Arena:
             self._end += size
             self.peak_bytes = max(self.peak_bytes, self._end)
             return block
-        best = min(fitting, key=lambda gap: gap[1])
+        best = min(fitting, key=lambda gap: (gap[1], -gap[0]))
         self._gaps.remove(best)
         if best[1] > size:
             self._gaps.append((best[0] + size, best[1] - size))

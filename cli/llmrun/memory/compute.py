@@ -21,7 +21,7 @@ from llmrun.memory.cache import F32_BYTES, Cells
 from llmrun.memory.graph import attends, walk_layer, walk_streams
 from llmrun.memory.placement import Placement
 from llmrun.memory.plan import MemoryPlan
-from llmrun.memory.walk import Walk
+from llmrun.memory.walk import Masks, Walk
 
 _HOST_ALIGNMENT, _GPU_ALIGNMENT = 32, 128
 # Their last layer runs on all tokens, not on those with logits alone (embeddings_nextn_masked, src/models).
@@ -62,7 +62,7 @@ def compute_bytes(
     count = len(placement.devices)
     arenas = [Arena(_GPU_ALIGNMENT if device else _HOST_ALIGNMENT) for device in range(count)]
     parts = [_part(facts, placement, apart, device) for device in range(count)]
-    lent: dict[bool, list[Block]] = {}
+    lent: Masks = {}
     for device, part in enumerate(parts):
         if not (part.first or part.mine or part.output):
             continue
@@ -70,7 +70,7 @@ def compute_bytes(
         if device:
             later = _kinds(facts, (il for other in parts[device + 1 :] for il in other.mine))
             walk.host = arenas[0]
-            walk.lent_masks = {kind: lent.pop(kind) for kind in [*lent] if kind not in later}
+            walk.lent_masks = {key: lent.pop(key) for key in [*lent] if key[0] not in later}
         if device != apart.borrower:
             walk.helper = arenas[apart.borrower]
         _walk_part(walk, part, apart)
@@ -124,17 +124,18 @@ def _walk_layers(walk: Walk, part: _Part, apart: Apart, residual: Block) -> Bloc
     last_of = {facts.layers[il].windowed: il for il in part.mine if facts.layers[il].heads} if alone else {}
     for i, il in enumerate(part.mine):
         layer = facts.layers[il]
+        walk.windowed = layer.windowed
         walk.borrowed = apart.borrowed.get(il, {})
         walk.cache_apart = il in apart.caches
+        walk.outputs_with_cache = il in apart.caches and _outputs_follow(walk, apart, il)
+        walk.last_of_kind = last_of.get(layer.windowed) == il
         walk.fed_by_helper = il in apart.feeds
         walk.last_borrowed = next((name for name in _LAST_PRODUCTS if name in walk.borrowed), "")
-        _look_ahead(walk, part.mine[i + 1 :] if apart.pauses(il) else [], apart)
+        _look_ahead(walk, part.mine[i + 1 :] if _stops(apart, il) else [], apart)
         if facts.streams > 1:
             residual = walk_streams(walk, layer, residual)
         else:
-            mask_done = last_of.get(layer.windowed) == il
-            last = _ends_in_outputs(facts, il)
-            residual = walk_layer(walk, layer, residual, last=last, mask_done=mask_done)
+            residual = walk_layer(walk, layer, residual, last=_ends_in_outputs(facts, il))
     return residual
 
 
@@ -154,6 +155,9 @@ def _passed_on(walk: Walk, before: int) -> list[Block]:
     if shape.n_expert and not shape.ff_shared:
         used = shape.n_expert_used
         return [walk.numbers(width) for width in (used * n_embd, used, n_embd)]
+    if shape.n_expert and shape.shared_gate:
+        gate, shared, *added = [walk.numbers(width) for width in (1, n_embd, n_embd, n_embd)]
+        return [*added, gate, shared]
     return [walk.numbers(n_embd) for _ in range(3 if shape.n_expert else 2)]
 
 
@@ -172,7 +176,8 @@ def _take_inputs(walk: Walk, part: _Part, apart: Apart) -> list[Block]:
     if not part.mine and not part.first:
         return []
     facts = walk.facts
-    walk.positions = [walk.arena.take(F32_BYTES * walk.tokens) for _ in range(2 * walk.copies)]
+    if part.first or not apart.lends_attention(part.mine[0]):
+        walk.take_positions(2 if part.first else 1)
     held: list[Block] = []
     if part.first:
         held += [walk.numbers(facts.n_embd) for _ in range(walk.copies)]
@@ -190,11 +195,24 @@ def _kinds(facts: MemoryFacts, layers: Iterable[int]) -> frozenset[bool]:
 
 def _look_ahead(walk: Walk, layers: Sequence[int], apart: Apart) -> None:
     """Tell the walk of the first of `layers`, up to one with a pause; masks of caches apart come later."""
-    stop = next((i for i, il in enumerate(layers) if apart.pauses(il)), len(layers))
+    stop = next((i for i, il in enumerate(layers) if _stops(apart, il)), len(layers))
     coming = layers[: stop + 1]
     walk.coming = _kinds(walk.facts, (il for il in coming if il not in apart.caches))
-    last = len(walk.facts.layers) - 1
-    walk.output_coming = last in coming and "attn_output" not in apart.borrowed.get(last, ())
+    turning = (il for il in coming if il in apart.caches and not apart.lends_attention(il))
+    walk.turning_coming = _kinds(walk.facts, turning)
+    walk.output_coming = any(
+        il not in apart.caches and _outputs_follow(walk, apart, il) for il in coming[-1:]
+    )
+
+
+def _stops(apart: Apart, il: int) -> bool:
+    """Whether a GPU waits in the middle of layer `il`, for its cache at least."""
+    return apart.pauses(il) or il in apart.caches
+
+
+def _outputs_follow(walk: Walk, apart: Apart, il: int) -> bool:
+    """Whether attention of `il` is followed at once by the choice of positions that have logits."""
+    return il == len(walk.facts.layers) - 1 and "attn_output" not in apart.borrowed.get(il, ())
 
 
 def _embeddings(walk: Walk, held: list[Block]) -> Block:

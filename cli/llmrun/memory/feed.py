@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmrun.gguf.hparams import LayerFacts
+from llmrun.gguf.weights import LayerShape
 from llmrun.memory.arena import Arena, Block
 from llmrun.memory.walk import Walk
 
@@ -42,14 +43,14 @@ def _at_helper(walk: Walk, arena: Arena) -> Walk:
 
 
 def _feed_forward(
-    walk: Walk, width: int, norm: Block, *, gated: bool, fused: bool, ending: str = ""
+    walk: Walk, width: int, *last_read: Block, gated: bool, fused: bool, ending: str = ""
 ) -> Block:
-    """Inner layer, gate beside it or in one matrix with it, and back; `norm` is what they read."""
+    """Inner layer, gate beside it or in one matrix with it, and back; nothing reads `last_read` after it."""
     arena = walk.arena
     read = [walk.product(f"ffn_up{ending}", 2 * width if fused else width)]
     if gated:
         read.append(walk.product(f"ffn_gate{ending}", width))
-    arena.give(norm)
+    arena.give(*last_read)
     if gated or fused:
         inner = walk.numbers(width)
         arena.give(*reversed(read))
@@ -80,8 +81,15 @@ def _experts(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     out = walk.numbers(walk.facts.n_embd)
     arena.give(down)
     if shape.ff_shared:
-        arena.give(_feed_forward(walk, shape.ff_shared, norm, gated=True, fused=False, ending="_shexp"))
+        arena.give(*_shared_experts(walk, shape, norm))
     return out
+
+
+def _shared_experts(walk: Walk, shape: LayerShape, norm: Block) -> tuple[Block, ...]:
+    """What every token's experts add, and the gate it is multiplied with where there is one."""
+    read = () if shape.shared_gate else (norm,)
+    down = _feed_forward(walk, shape.ff_shared, *read, gated=True, fused=False, ending="_shexp")
+    return (down, walk.numbers(1), norm) if shape.shared_gate else (down,)
 
 
 def _weights(walk: Walk, used: int, probs: Block) -> Block:

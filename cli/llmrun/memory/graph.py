@@ -13,7 +13,9 @@ from llmrun.memory.arena import Block
 from llmrun.memory.cache import row_bytes
 from llmrun.memory.feed import walk_feed
 from llmrun.memory.mixers import mixed_by_state
-from llmrun.memory.walk import Walk, is_turned
+from llmrun.memory.walk import Read, Walk, is_turned
+
+_ROTATION: tuple[Read, ...] = ("positions", "k")
 
 
 def attends(layer: LayerFacts) -> bool:
@@ -21,20 +23,10 @@ def attends(layer: LayerFacts) -> bool:
     return bool(layer.heads) and (bool(layer.k_width) or not layer.state)
 
 
-def walk_layer(
-    walk: Walk, layer: LayerFacts, residual: Block, *, last: bool, mask_done: bool = False
-) -> Block:
-    """One layer; returns what the next one reads. After the last one's attention only outputs go on.
-
-    `mask_done`: no later layer needs the mask of this one's kind.
-    """
+def walk_layer(walk: Walk, layer: LayerFacts, residual: Block, *, last: bool) -> Block:
+    """One layer; returns what the next one reads. After the last one's attention only outputs go on."""
     arena, facts = walk.arena, walk.facts
     mixed = _mixed(walk, layer)
-    if mask_done:
-        arena.give(*walk.masks.pop(layer.windowed, ()))
-        if not walk.masks:
-            arena.give(*walk.positions)
-            walk.positions = []
     if last:
         walk.tokens = min(walk.tokens, max(1, walk.plan.n_seq))
         kept = walk.numbers(facts.n_embd)
@@ -42,6 +34,8 @@ def walk_layer(
         mixed = walk.numbers(facts.n_embd)
         arena.give(residual)
         residual, mixed = mixed, kept
+    if layer.state and layer.shape.mixer.kind == "delta_net":  # added to the residual's place, not to its own
+        residual, mixed = mixed, residual
     arena.give(residual)
     shape = layer.shape
     if not shape.ff and not shape.n_expert:
@@ -84,10 +78,17 @@ def _mixed(walk: Walk, layer: LayerFacts) -> Block:
     return parts[0]
 
 
-def _rotated(walk: Walk, weight: str, width: int) -> Block:
-    plain = walk.product(weight, width)
+def _rotated(walk: Walk, weight: str, width: int, *read: Block) -> Block:
+    """A projection with positions; `read` is not needed any more once it is computed.
+
+    What the rotation reads comes with the projection, or with a norm in between where that is lent.
+    """
+    normed = f"{weight}_norm" in walk.borrowed
+    plain = walk.product(weight, width, *(() if normed else _ROTATION))
+    walk.arena.give(*read)
     rotated = walk.numbers(width)
     walk.arena.give(plain)
+    walk.take_read(*_ROTATION)
     return rotated
 
 
@@ -107,15 +108,16 @@ def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     if layer.shape.query >= 2 * q_width:
         return _gated_attention(walk, layer, norm)
     if layer.shape.qkv_fused:
-        fused = walk.product("attn_qkv", q_width + k_width + v_width)
+        fused = walk.product("attn_qkv", q_width + k_width + v_width, *_ROTATION)
         arena.give(norm)
         query, key = walk.numbers(q_width), walk.numbers(k_width)
         arena.give(key, fused)
     else:
-        query = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_q", q_width), q_width)
+        read = () if layer.k_width else (norm,)
+        query = _rotated(walk, "attn_q", q_width, *read)
+        query = _turned(walk, walk.plan.type_k, layer.head_k, query, q_width)
         if layer.k_width:
-            arena.give(*_stored(walk, layer, k_width, v_width))
-        arena.give(norm)
+            arena.give(*_stored(walk, layer, norm))
     out = _scores(walk, layer, query, out_width)
     out = _turned(walk, walk.plan.type_v, layer.head_v, out, out_width)
     projected = walk.product("attn_output", walk.facts.n_embd)
@@ -123,33 +125,38 @@ def _attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     return projected
 
 
-def _stored(walk: Walk, layer: LayerFacts, k_width: int, v_width: int) -> tuple[Block, Block]:
+def _stored(walk: Walk, layer: LayerFacts, norm: Block) -> tuple[Block, Block]:
     """Key and value as the cache takes them: the key is computed first where there are windows.
 
     Source: the two build_attn of src/llama-graph.cpp for caches with and without windows.
     """
+    k_width, v_width = layer.kv_heads * layer.head_k, layer.kv_heads * layer.head_v
 
-    def key() -> Block:
-        return _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_k", k_width), k_width)
+    def key(*read: Block) -> Block:
+        rotated = _rotated(walk, "attn_k", k_width, *read)
+        return _turned(walk, walk.plan.type_k, layer.head_k, rotated, k_width)
 
-    def value() -> Block:
-        return _turned(walk, walk.plan.type_v, layer.head_v, walk.product("attn_v", v_width), v_width)
+    def value(*read: Block) -> Block:
+        plain = walk.product("attn_v", v_width, "v")
+        walk.arena.give(*read)
+        return _turned(walk, walk.plan.type_v, layer.head_v, plain, v_width)
 
-    return (key(), value()) if walk.facts.n_swa else (value(), key())
+    if walk.facts.n_swa:
+        return key(), value(norm)
+    return value(), key(norm)
 
 
 def _gated_attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     """Queries come with a gate that the result is multiplied with (src/models/qwen3next.cpp)."""
     arena, q_width, k_width = walk.arena, layer.heads * layer.head_k, layer.kv_heads * layer.head_k
     both = walk.product("attn_q", 2 * q_width)
-    plain = walk.product("attn_k", k_width)
-    value = _turned(
-        walk, walk.plan.type_v, layer.head_v, walk.product("attn_v", layer.v_width), layer.v_width
-    )
-    arena.give(norm)
-    query = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_q", q_width), q_width)
-    key = _turned(walk, walk.plan.type_k, layer.head_k, _rotated(walk, "attn_k", k_width), k_width)
-    arena.give(plain, key, value)
+    query = walk.numbers(q_width)
+    walk.take_read(*_ROTATION)
+    query = _turned(walk, walk.plan.type_k, layer.head_k, query, q_width)
+    value = walk.product("attn_v", layer.v_width, "v")
+    value = _turned(walk, walk.plan.type_v, layer.head_v, value, layer.v_width)
+    key = _rotated(walk, "attn_k", k_width, norm)
+    arena.give(_turned(walk, walk.plan.type_k, layer.head_k, key, k_width), value)
     out = _scores(walk, layer, query, layer.heads * layer.head_v)
     out = _turned(walk, walk.plan.type_v, layer.head_v, out, layer.heads * layer.head_v)
     gate = walk.numbers(q_width)
@@ -161,15 +168,25 @@ def _gated_attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
 
 def _scores(walk: Walk, layer: LayerFacts, query: Block, out_width: int) -> Block:
     """Attention proper: fused into one result, or with all scores held at once."""
-    arena = walk.arena
-    keys, values = (walk.arena.take(size) for size in _cache_copies(walk, layer))
-    walk.take_mask(layer.windowed)
+    arena, (k_bytes, v_bytes) = walk.arena, _cache_copies(walk, layer)
+    keys = arena.take(k_bytes)
     if walk.plan.flash_attn == "on":
+        values = arena.take(v_bytes)
+        walk.take_attended(layer.windowed)
         out = walk.numbers(out_width)
         arena.give(query, keys, values)
+        walk.give_mask(layer.windowed)
         return out
+    pauses = "attn_sinks" in walk.borrowed
+    if not pauses:
+        walk.take_attended(layer.windowed)
+        values = arena.take(v_bytes)
     scores = walk.numbers(walk.kept(layer.windowed) * layer.heads)
     arena.give(query, keys)
+    if pauses:
+        walk.take_attended(layer.windowed)
+        values = arena.take(v_bytes)
+    walk.give_mask(layer.windowed)
     mixed = walk.numbers(out_width)
     arena.give(scores, values)
     out = walk.numbers(out_width)
@@ -178,13 +195,12 @@ def _scores(walk: Walk, layer: LayerFacts, query: Block, out_width: int) -> Bloc
 
 
 def _cache_copies(walk: Walk, layer: LayerFacts) -> tuple[int, int]:
-    """Bytes of K and V that attention reads here and that are kept elsewhere."""
+    """Bytes of K and V that attention reads here and that are kept elsewhere; latent V is a view of K."""
     if not walk.cache_apart:
         return 0, 0
     cells = walk.kept(layer.windowed) * walk.cells.n_stream
-    return cells * row_bytes(walk.plan.type_k, layer.k_width), cells * row_bytes(
-        walk.plan.type_v, layer.v_width
-    )
+    keys = cells * row_bytes(walk.plan.type_k, layer.k_width)
+    return keys, keys if walk.facts.mla else cells * row_bytes(walk.plan.type_v, layer.v_width)
 
 
 def _latent(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
@@ -194,7 +210,7 @@ def _latent(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     lowered = walk.product("attn_q_a", latent.q_rank)
     query = walk.product("attn_q_b", heads * latent.head_k)
     arena.give(lowered)
-    absorbed = walk.product("attn_k_b", heads * rank)
+    absorbed = walk.product("attn_k_b", heads * rank, *_ROTATION)
     rotated = walk.numbers(heads * latent.rotated)
     arena.give(query)
     whole = walk.numbers(heads * layer.head_k)
@@ -204,7 +220,7 @@ def _latent(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     lower, key_rotated = walk.numbers(rank), walk.numbers(latent.rotated)
     arena.give(row)
     key = walk.numbers(layer.head_k)
-    arena.give(key_rotated, lower, key)
+    arena.give(lower, key_rotated, key)
     out = _scores(walk, layer, whole, heads * rank)
     opened = walk.product("attn_v_b", heads * latent.head_v)
     arena.give(out)

@@ -1,6 +1,6 @@
 """The big tensors of layers that keep a state instead of a cache, in the order the engine computes them.
 
-Source: llama.cpp, src/models/mamba-base.cpp, src/models/lfm2.cpp.
+Source: llama.cpp, src/models/mamba-base.cpp, src/models/lfm2.cpp, src/models/qwen3next.cpp.
 """
 
 from __future__ import annotations
@@ -52,6 +52,53 @@ def _short_convolution(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     return back
 
 
+def _delta_net(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
+    """Gated delta net: convolution over past inputs, delta rule on a state, gate (src/models/qwen*.cpp).
+
+    A state that lies elsewhere is copied here when it is needed, which is later where weights are lent.
+    """
+    arena, mixer = walk.arena, layer.shape.mixer
+    width, kept = mixer.inner + mixer.grouped, mixer.kernel - 1
+    size = layer.state - kept * width
+    lent = walk.borrow("attn_qkv")
+    past = walk.states(kept * width)
+    projected = walk.numbers(width)
+    arena.give(lent)
+    joined = walk.states(kept * width, width)
+    arena.give(past, projected)
+    late = "ssm_conv1d" in walk.borrowed
+    state = [] if late else [walk.states(size)]
+    conv = walk.product("ssm_conv1d", width)
+    arena.give(joined)
+    both = [_normed_head(walk, mixer.grouped // 2, mixer.repeated) for _ in "qk"]
+    steering = walk.product("ssm_ba", 2 * mixer.heads)
+    gate = walk.numbers(mixer.heads)
+    state += [walk.states(size)] if late else []
+    step = walk.numbers(mixer.heads)
+    arena.give(steering)
+    out = walk.states(size, mixer.inner)
+    arena.give(*both, conv, gate, step, *state)
+    normed = walk.numbers(mixer.inner)
+    arena.give(out)
+    plain = walk.product("attn_gate", mixer.inner)
+    arena.give(norm)
+    act = walk.numbers(mixer.inner)
+    arena.give(plain, act)
+    back = walk.product("ssm_out", walk.facts.n_embd)
+    arena.give(normed)
+    return back
+
+
+def _normed_head(walk: Walk, width: int, repeated: int) -> Block:
+    """Queries or keys of length one, repeated for every head that has a state where the model does so."""
+    normed = walk.numbers(width)
+    if not repeated:
+        return normed
+    result = walk.numbers(repeated)
+    walk.arena.give(normed)
+    return result
+
+
 def _plain_mixer(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     """Any other recurrent layer, roughly: projection, convolution, scan, projection back."""
     arena = walk.arena
@@ -66,7 +113,11 @@ def _plain_mixer(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
     return back
 
 
-_MIXERS = {"state_space": _state_space, "short_convolution": _short_convolution}
+_MIXERS = {
+    "state_space": _state_space,
+    "short_convolution": _short_convolution,
+    "delta_net": _delta_net,
+}
 
 
 def mixed_by_state(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
