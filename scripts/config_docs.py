@@ -33,10 +33,9 @@ The first of these that has a value wins:
 2. its `LLMRUN_*` environment variable (an empty one counts as not set)
 3. the profile named with `--profile NAME`
 4. `config.yaml` in the user's configuration folder
-5. values tuned for this machine (hardware settings only)
-6. the [catalogue](models.md)'s sampling settings for the model
-7. `general.sampling.*` in the model file: temperature, top_k, top_p, min_p, repeat_last_n, repeat_penalty
-8. the built-in default
+5. the [catalogue](models.md)'s sampling settings for the model
+6. `general.sampling.*` in the model file: temperature, top_k, top_p, min_p, repeat_last_n, repeat_penalty
+7. the built-in default
 
 `llmrun config show` prints every setting in force with its source, `llmrun config path` where the files are.
 Every source is checked in full: an unknown name or a value that is not allowed ends the program with exit

@@ -60,16 +60,7 @@ def test_the_order_of_the_layers_for_a_sampling_setting() -> None:
         assert effective.source("temperature") == sources[at]
 
 
-def test_the_order_of_the_layers_for_a_hardware_setting() -> None:
-    tuned = {"n_threads": 3}
-    assert resolve(tuned=tuned).hardware.n_threads == 3
-    assert resolve(tuned=tuned).source("n_threads") == "tuned"
-    assert resolve(tuned=tuned, user_file=user({"n_threads": 4})).hardware.n_threads == 4
-
-
-def test_tuned_values_are_of_the_machine_and_catalogue_values_of_the_sampler() -> None:
-    with pytest.raises(UsageError):
-        resolve(tuned={"temperature": 0.5})
+def test_values_of_the_catalogue_are_of_the_sampler() -> None:
     with pytest.raises(UsageError):
         resolve(catalogue_sampling={"n_ctx": 4096})
 

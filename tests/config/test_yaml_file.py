@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmrun.config.yaml_file import read_mapping
+from llmrun.config.yaml_file import read_with_lines
 from llmrun.errors import UsageError
 
 
@@ -18,14 +18,14 @@ def test_a_mapping_comes_back(tmp_path: Path) -> None:
         "ctx: 4096\ntemp: 0.5\nstop: [a, ü]\nflash: true\nnested: {a: null}\n1: x\n", encoding="utf-8"
     )
     expected = {"ctx": 4096, "temp": 0.5, "stop": ["a", "ü"], "flash": True, "nested": {"a": None}, "1": "x"}
-    assert read_mapping(path) == expected
+    assert read_with_lines(path)[0] == expected
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "\ufeff"])
 def test_an_empty_file_is_an_empty_mapping(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text, encoding="utf-8")
-    assert read_mapping(path) == {}
+    assert read_with_lines(path)[0] == {}
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_errors_name_file_and_line(tmp_path: Path, content: bytes, line: int) ->
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        read_mapping(path)
+        read_with_lines(path)
     assert f"{path}, line {line}:" in caught.value.message
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
-            read_mapping(path)
+            read_with_lines(path)
 
 
 def test_huge_and_deep_files_are_refused(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_huge_and_deep_files_are_refused(tmp_path: Path) -> None:
     for content in ("a: " + "x" * (1 << 20), "[" * 100_000):
         path.write_text(content)
         with pytest.raises(UsageError):
-            read_mapping(path)
+            read_with_lines(path)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -72,7 +72,7 @@ def test_any_content_is_a_mapping_or_a_usage_error(tmp_path: Path, content: byte
     path = tmp_path / "a.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     try:
-        result = read_mapping(path)
+        result = read_with_lines(path)[0]
     except UsageError as error:
         result = {"error": error.message}
     assert all(isinstance(key, str) for key in result)

@@ -3,13 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrun.engine.api import CacheBlock
 from llmrun.events import DeviceKv
-from llmrun.metrics.kv import block_used_bytes, device_kv, kv_tokens
+from llmrun.metrics.kv import block_used_bytes, device_kv
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,6 @@ class Buffer:
 
 def used(block: Buffer, held: list[int], n_stream: int = 1, n_swa: int = 0, swa_full: bool = False) -> int:
     return block_used_bytes(block, held, n_stream=n_stream, n_swa=n_swa, swa_full=swa_full)
-
-
-@pytest.mark.parametrize(("prompt", "generated", "held"), [(10, 4, 13), (10, 1, 10), (10, 0, 10)])
-def test_the_last_sampled_token_is_not_held(prompt: int, generated: int, held: int) -> None:
-    assert kv_tokens(prompt, generated) == held
 
 
 def test_full_attention_takes_its_share_of_the_cells() -> None:

@@ -105,7 +105,6 @@ class TemplateRenderer:
         self,
         messages: Sequence[Mapping[str, object]],
         *,
-        add_generation_prompt: bool = True,
         extra: Mapping[str, object] | None = None,
     ) -> str:
         """The prompt text. `extra` adds variables such as enable_thinking.
@@ -120,7 +119,7 @@ class TemplateRenderer:
             "documents": None,
             **(extra or {}),
             "messages": list(messages),
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": True,
         }
         with self._ends_child_on_failure():
             self._send({"variables": variables})

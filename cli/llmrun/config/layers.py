@@ -1,7 +1,6 @@
 """Which value of a setting counts: layers of settings, the highest that has one wins.
 
-    /set in a chat > flag > LLMRUN_* environment > --profile > user's config file
-         > tuned (hardware settings only) > catalogue's sampling
+    /set in a chat > flag > LLMRUN_* environment > --profile > user's config file > catalogue's sampling
          > general.sampling.* of the model file > built-in
 
 Every layer is checked in full, also where a higher one wins: a mistake in a file does not hide until later.
@@ -132,7 +131,6 @@ def resolve(
     env: Mapping[str, str] | None = None,
     profile: Layer | None = None,
     user_file: Layer | None = None,
-    tuned: Mapping[str, object] | None = None,
     catalogue_sampling: Mapping[str, object] | None = None,
     model_file: Mapping[str, object] | None = None,
 ) -> Effective:
@@ -150,7 +148,6 @@ def resolve(
     given = {name: raw for name, raw in (flags or {}).items() if raw is not None}
     for layer in (
         Layer("catalogue", catalogue_sampling or {}, groups=("sampling",)),
-        Layer("tuned", tuned or {}, groups=("hardware",)),
         user_file,
         profile,
     ):

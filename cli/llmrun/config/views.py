@@ -13,7 +13,7 @@ Think = Literal["show", "dim", "hide"]
 
 @dataclass(frozen=True, slots=True)
 class HardwareSettings:
-    """How the machine is used; `tuned` values may set these."""
+    """How the machine is used."""
 
     n_threads: int | Literal["auto"]
     n_threads_batch: int | Literal["auto"]

@@ -67,14 +67,6 @@ def _refuse_aliases(path: Path, text: str, loader: type) -> None:
             )
 
 
-def read_mapping(path: Path) -> Mapping[str, object]:
-    """The mapping in the YAML file at `path`; empty where the file holds nothing.
-
-    Errors are those of `read_with_lines`.
-    """
-    return read_with_lines(path)[0]
-
-
 def read_with_lines(path: Path) -> tuple[Mapping[str, object], Mapping[tuple[str, ...], int]]:
     """The mapping in the YAML file at `path`, and the line of each key under the keys that lead to it.
 

@@ -27,11 +27,6 @@ class Block(Protocol):
     def cells(self) -> int: ...
 
 
-def kv_tokens(prompt_tokens: int, generated_tokens: int) -> int:
-    """Positions held after a request: p + n - 1, since the last sampled token was never evaluated."""
-    return prompt_tokens + max(generated_tokens - 1, 0)
-
-
 def block_used_bytes(block: Block, held: Sequence[int], *, n_stream: int, n_swa: int, swa_full: bool) -> int:
     """Bytes of `block` that `held` positions (one count a sequence) take, rounded down.
 
