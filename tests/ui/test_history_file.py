@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from llmrun.ui import history_file
 from llmrun.ui.history_file import MAX_ENTRY_BYTES, MAX_FILE_BYTES, HistoryFile
 
+from tests.support.waiting import TIMEOUT_S
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -186,7 +188,7 @@ for number in range(40):
 
 def test_two_chats_share_the_file_also_while_it_is_shortened(path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in "ab"]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(TIMEOUT_S) for writer in writers] == [0, 0]
     kept = [entry.split()[:2] for entry in read(path)]
     for name in "ab":
         numbers = [int(number) for writer, number in kept if writer == name]
@@ -223,5 +225,5 @@ def test_an_entry_waits_while_another_chat_rewrites_the_file(path: Path) -> None
         thread.join(0.3)
         assert thread.is_alive()
         assert read(path) == ["a"]
-    thread.join(30)
+    thread.join(TIMEOUT_S)
     assert read(path) == ["a", "b"]

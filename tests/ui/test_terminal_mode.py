@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pty
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import termios
-import time
+from array import array
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from llmrun.ui.terminal_mode import input_quiet, restore_terminal
+
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 @pytest.fixture
@@ -28,6 +31,25 @@ def ends() -> Iterator[tuple[int, int]]:
 
 class Stopped(Exception):
     pass
+
+
+def wait_for_input(program: int, count: int) -> None:
+    """Until so many bytes wait for the program: the kernel hands them over a moment after the write."""
+    waiting = array("i", [0])
+
+    def there() -> bool:
+        fcntl.ioctl(program, termios.FIONREAD, waiting)
+        return waiting[0] == count
+
+    wait_until(there, "input")
+
+
+def read_bytes(end: int, count: int) -> bytes:
+    """So many bytes, in however many pieces they come."""
+    found = b""
+    while len(found) < count:
+        found += os.read(end, count - len(found))
+    return found
 
 
 def test_modes_are_restored_exactly_also_after_an_error(ends: tuple[int, int]) -> None:
@@ -62,20 +84,17 @@ def test_a_process_that_ends_in_the_middle_leaves_the_terminal_as_it_was(ends: t
 
 def test_keys_are_not_echoed_and_wait_for_the_next_reader(ends: tuple[int, int]) -> None:
     user, program = ends
-    long_line = b"x" * 3000 + b"\r"
+    expected = b"hello\r" + b"x" * 3000 + b"\r" + b"half\x04"
     with input_quiet(program):
-        os.write(user, b"hello\r" + long_line + b"half\x04")
+        os.write(user, expected)
+        wait_for_input(program, len(expected))
         os.write(program, b"ANSWER\n")
-        assert os.read(user, 100) == b"ANSWER\r\n"
+        assert read_bytes(user, 8) == b"ANSWER\r\n"
         raw = termios.tcgetattr(program)
     # a prompt reads keys, not lines
     raw[3] &= ~(termios.ICANON | termios.ECHO)
     termios.tcsetattr(program, termios.TCSANOW, raw)
-    expected = b"hello\r" + long_line + b"half\x04"
-    typed = b""
-    while len(typed) < len(expected):
-        typed += os.read(program, 4096)
-    assert typed == expected
+    assert read_bytes(program, len(expected)) == expected
 
 
 def test_typed_lines_also_wait_for_a_reader_of_lines(ends: tuple[int, int]) -> None:
@@ -83,6 +102,7 @@ def test_typed_lines_also_wait_for_a_reader_of_lines(ends: tuple[int, int]) -> N
     before = termios.tcgetattr(program)
     with input_quiet(program):
         os.write(user, b"abc")
+        wait_for_input(program, 3)
     assert termios.tcgetattr(program) == before
     os.write(user, b"def\n")
     assert os.read(program, 100) in (b"abc", b"abcdef\n")
@@ -131,8 +151,8 @@ from llmrun.ui.terminal_mode import input_quiet
 try:
     with input_quiet(0):
         print("ready", flush=True)
-        import time
-        time.sleep(60)
+        import signal
+        signal.pause()
 except KeyboardInterrupt:
     print("rest", repr(sys.stdin.readline()), flush=True)
 """
@@ -149,15 +169,12 @@ def test_ctrl_c_is_a_signal_and_drops_nothing_typed_before_it(ends: tuple[int, i
         while b"ready" not in seen:
             seen += os.read(user, 1000)
         os.write(user, b"typed\x03")
-        deadline_s = time.monotonic() + 30
-        while termios.tcgetattr(program) != before and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        assert termios.tcgetattr(program) == before
+        wait_until(lambda: termios.tcgetattr(program) == before, "end of the quiet")
         os.write(user, b"\n")
         while b"rest" not in seen or not seen.endswith(b"\n"):
             seen += os.read(user, 1000)
         assert b"rest 'typed" in seen
-        assert child.wait(30) == 0
+        assert child.wait(TIMEOUT_S) == 0
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
