@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmrun.app.chat import Chat
+from llmrun.app.chat import Chat, Totals
 from llmrun.engine.api import ContextParams, Engine, ModelParams
 from llmrun.errors import DoesNotFit, ModelNotFound, NotAModel, UsageError
 from llmrun.events import Event, Finished, Loaded, Measured, Notice
@@ -161,7 +162,22 @@ def test_sums_are_those_of_the_answers(desk: Desk) -> None:
     done = [say(chat, "a").completion, say(chat, "b").completion]
     assert chat.totals.answers == 2
     assert chat.totals.generated_tokens == sum(c.stats.generated_tokens for c in done)
+    assert chat.totals.prompt_tokens == sum(c.stats.prompt_tokens for c in done)
     assert chat.totals.cached_tokens == done[1].stats.cached_tokens
+    first = Totals().plus(done[0])
+    assert (first.prefill_rate, first.generation_rate) == (
+        done[0].stats.prefill_rate,
+        done[0].stats.generation_rate,
+    )
+
+
+def test_what_was_stopped_early_does_not_distort_the_rates(desk: Desk) -> None:
+    done = say(desk.chat([["one", " two", " three"]]), "a").completion
+    before = Totals().plus(done)
+    while_reading = replace(done.stats, prefill_complete=False, generated_tokens=0, generation_s=0.0)
+    after = before.plus(replace(done, stats=while_reading))
+    assert after.answers == 2
+    assert (after.prefill_rate, after.generation_rate) == (before.prefill_rate, before.generation_rate)
 
 
 def test_a_reasoning_block_is_closed_when_its_budget_is_used_up(desk: Desk) -> None:

@@ -35,24 +35,46 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the answers of this chat. Times in seconds, the rest in tokens."""
+    """Sums over the answers of this chat. Times in seconds, the rest in tokens.
+
+    A prefill that was cut short counts in neither tokens nor time, since nobody knows how far it came.
+    `timed_tokens` are those that `generation_s` is of: all that were generated but each answer's first.
+    """
 
     answers: int = 0
     cached_tokens: int = 0
     prefill_tokens: int = 0
     generated_tokens: int = 0
+    timed_tokens: int = 0
     prefill_s: float = 0.0
     generation_s: float = 0.0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return self.cached_tokens + self.prefill_tokens
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Tokens a second; None where nothing was evaluated."""
+        return self.prefill_tokens / self.prefill_s if self.prefill_s else None
+
+    @property
+    def generation_rate(self) -> float | None:
+        """Tokens a second after each answer's first; None where there are none."""
+        return self.timed_tokens / self.generation_s if self.generation_s else None
 
     def plus(self, completion: Completion) -> Totals:
         """With one more answer."""
         stats = completion.stats
+        complete = stats.prefill_complete
         return Totals(
             self.answers + 1,
             self.cached_tokens + stats.cached_tokens,
-            self.prefill_tokens + stats.prefill_tokens,
+            self.prefill_tokens + (stats.prefill_tokens if complete else 0),
             self.generated_tokens + stats.generated_tokens,
-            self.prefill_s + stats.prefill_s,
+            self.timed_tokens + max(0, stats.generated_tokens - 1),
+            self.prefill_s + (stats.prefill_s if complete else 0.0),
             self.generation_s + stats.generation_s,
         )
 

@@ -166,16 +166,13 @@ class ChatCommands:
 
     def _stats(self, _: str) -> None:
         t = self._chat.totals
-        prefill_rate = t.prefill_tokens / t.prefill_s if t.prefill_s else None
-        decode_rate = (t.generated_tokens - t.answers) / t.generation_s if t.generation_s else None
-        prompt_tokens = t.cached_tokens + t.prefill_tokens
         rows = [
             ("answers", format_count(t.answers)),
             ("prefill", f"{format_tokens(t.prefill_tokens)} in {format_seconds(t.prefill_s)}"),
-            ("", format_rate(prefill_rate)),
+            ("", format_rate(t.prefill_rate)),
             ("decode", f"{format_tokens(t.generated_tokens)} in {format_seconds(t.generation_s)}"),
-            ("", format_rate(decode_rate)),
-            ("reused", f"{format_count(t.cached_tokens)} of {format_count(prompt_tokens)} prompt tokens"),
+            ("", format_rate(t.generation_rate)),
+            ("reused", f"{format_count(t.cached_tokens)} of {format_count(t.prompt_tokens)} prompt tokens"),
         ]
         print_rows(self._streams, rows)
 
@@ -239,8 +236,6 @@ class ChatCommands:
     def _load(self, argument: str) -> None:
         if not argument:
             raise UsageError("/load takes a name", "`llmrun chat --list-sessions` lists them")
-        if not self._store.exists(argument):
-            raise UsageError(f"there is no session {argument}", "`llmrun chat --list-sessions` lists them")
         before = self._chat.session
         if self._store.is_open_in(before, argument):
             self._note(opened_note(before))

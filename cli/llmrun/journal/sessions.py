@@ -158,8 +158,9 @@ class SessionStore:
     def _existing(self, name: str) -> Path:
         path = self._find(checked_name(name))
         if path is None:
-            hint = "llmrun chat --list-sessions shows those there are"
-            raise UsageError(f"there is no session {quoted(name)}", hint)
+            raise UsageError(
+                f"there is no session {quoted(name)}", "`llmrun chat --list-sessions` lists those there are"
+            )
         return path
 
     def _free(self, name: str) -> tuple[str]:

@@ -41,7 +41,7 @@ def print_cache(streams: Streams, report: CacheReport) -> None:
 def prefix_rows(report: PrefixReport, prompt_tokens: int) -> list[tuple[str, str]]:
     """Where the tokens of a prompt came from and where it parts from what was stored, as names and texts."""
     sources = {
-        "live sequence and copies in memory": report.memory_tokens,
+        "memory": report.memory_tokens,
         "a checkpoint": report.checkpoint_tokens,
         "disk": report.disk_tokens,
     }
