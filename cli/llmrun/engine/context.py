@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from llmrun.engine.api import ContextParams, State, TokenLogprobs
@@ -81,8 +81,9 @@ class Context:
                     "use a smaller -c, or a smaller --kv-type with -fa on",
                 )
             raise engine_error("the engine cannot create the context", _refusal())
-        self.cache_blocks = read_cache_blocks(native_log.lines, devices_of_buffers())
-        self.compute_bytes = _scratch_bytes()
+        owners = devices_of_buffers()
+        self.cache_blocks = read_cache_blocks(native_log.lines, owners)
+        self.compute_bytes = _scratch_bytes(owners)
         self.flash_attn = read_flash_attention(native_log.lines, params.flash_attn)
         self.pipelined = read_pipelined(native_log.lines)
         self.n_ctx: int = lib.llama_n_ctx(self.handle)
@@ -319,9 +320,8 @@ class Context:
             self._threads.close()
 
 
-def _scratch_bytes() -> dict[str, int]:
+def _scratch_bytes(devices: Mapping[str, str]) -> dict[str, int]:
     """Compute and output buffers by device, from the log of creating the context."""
-    devices = devices_of_buffers()
     found = Counter(read_buffers(native_log.lines, "compute", devices))
     found.update(read_buffers(native_log.lines, "output", devices))
     return dict(found)

@@ -56,12 +56,12 @@ class Model:
         """
         lib = library()
         add_rpc_servers(params.rpc)
-        has_gpu = bool(gpus_in_use(params))
+        n_gpus = len(gpus_in_use(params))
         native = lib.llama_model_default_params()
-        native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu)
+        native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu=n_gpus > 0)
         native.load_mode = lib.LLAMA_LOAD_MODE_NONE if dry else _load_mode(lib, params)
         native.no_alloc, native.use_extra_bufts = dry, extra_bufts
-        self._placement = Placement(native, params)  # its arrays must outlive the load
+        self._placement = Placement(native, params, n_gpus)  # its arrays must outlive the load
 
         def on_progress(fraction: float, _user_data: object) -> bool:
             progress(fraction)
@@ -95,7 +95,7 @@ class Model:
         self.chunked_window = self.meta("general.architecture") == "llama4"
         self.long_rope_beyond = self._long_rope_beyond()
         n_slots = 1 + lib.llama_model_n_layer(self.handle) + lib.llama_model_n_layer_nextn(self.handle)
-        self.gpu_layers = min(native.n_gpu_layers, n_slots) if has_gpu else 0  # the output counts as one
+        self.gpu_layers = min(native.n_gpu_layers, n_slots) if n_gpus else 0  # the output counts as one
 
     def meta(self, key: str) -> str:
         """A metadata value as text, empty when the file lacks the key."""

@@ -26,13 +26,12 @@ class _Override(ctypes.Structure):
 class Placement:
     """Fills the offload fields of native model parameters and keeps the arrays they point to."""
 
-    def __init__(self, native: Any, params: ModelParams) -> None:
-        """Set the fields.
+    def __init__(self, native: Any, params: ModelParams, n_gpus: int) -> None:
+        """Set the fields. `n_gpus`: how many GPUs there are for layers.
 
         Raises:
             UsageError: a device, share, pattern or buffer type that cannot be.
         """
-        n_gpus = len(gpus_in_use(params))
         if params.devices is not None:
             handles = dict(zip((device.name for device in devices()), device_handles(), strict=True))
             used = [_handle(handles, name) for name in params.devices]
@@ -94,8 +93,9 @@ def devices_of_buffers() -> dict[str, str]:
     host = native_function("ggml_backend_dev_host_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
     name = native_function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
     found: dict[str, str] = {}
-    cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
-    for device, handle in zip(devices(), device_handles(), strict=True):
+    known = devices()  # asking a GPU takes milliseconds
+    cpu = next((device.name for device in known if device.kind == "cpu"), "CPU")
+    for device, handle in zip(known, device_handles(), strict=True):
         if pinned := host(handle):
             found[name(pinned).decode()] = cpu
         if own := of_device(handle):
