@@ -183,6 +183,42 @@ class TestChoosing:
         assert online("pull", REPO, "--kv-type", "q7").status == 2
 
 
+class TestNames:
+    """What the catalogue knows, without any network."""
+
+    def test_every_name_is_listed_and_can_be_typed(self, online: Online) -> None:
+        models = online("pull", "--list", "--json").document["models"]
+        names = [model["name"] for model in models]
+        assert [line.split("\t")[0] for line in online("pull", "--list").text.splitlines()] == names
+        assert all(model["source"] and model["purpose"] and model["about_bytes"] for model in models)
+        (known,) = (model for model in models if model["name"] == "smollm2-135m")
+        assert known["about_bytes"] == smollm2_path().stat().st_size
+        assert online.server.log == []
+
+    def test_the_users_own_are_among_them(self, online: Online) -> None:
+        online.cli.config_dir.mkdir(parents=True)
+        (online.cli.config_dir / "models.yaml").write_text("models:\n  house:\n    hub: a/b\n")
+        (mine,) = (m for m in online("pull", "--list", "--json").document["models"] if m["name"] == "house")
+        assert (mine["source"], mine["quant"], mine["about_bytes"], mine["context"]) == (
+            "a/b",
+            "",
+            None,
+            None,
+        )
+
+    def test_without_a_name_nothing_is_fetched(self, online: Online) -> None:
+        ended = online("pull")
+        assert (ended.status, "pull --list" in ended.err) == (2, True)
+
+    @pytest.mark.parametrize("columns", [40, 80, 200])
+    def test_the_names_fit_the_terminal(self, online: Online, columns: int) -> None:
+        with online.cli.terminal("pull", "--list", columns=columns, lines=200) as terminal:
+            assert terminal.ended() == 0
+            rows = [line for line in terminal.display if line.startswith("phi-4 ")]
+        assert len(rows) == 1
+        assert "GiB" in rows[0]
+
+
 class TestTerminal:
     @pytest.mark.parametrize(("answer", "taken"), [("\r", "Q4_K_M"), ("1\r", "Q2_K"), ("q8_0\r", "Q8_0")])
     def test_enter_a_number_or_a_name(

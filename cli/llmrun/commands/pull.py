@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Optional, TypeVar
 
 import typer
 
@@ -31,7 +31,12 @@ _WITHOUT = [setting.name for setting in SETTINGS if setting.name not in _OF_CONT
 @takes_settings(without=_WITHOUT)
 def pull(
     *,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="user/repo[:QUANT], or a catalogue name")],
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(
+            metavar="MODEL", help="user/repo[:QUANT], or a catalogue name; --list without it names those"
+        ),
+    ] = None,
     quant: Annotated[str, typer.Option("--quant", metavar="NAME", help="the quantization to fetch")] = "",
     list_only: Annotated[
         bool, typer.Option("--list", help="show what there is and what fits; fetch nothing")
@@ -60,25 +65,22 @@ def pull(
     from llmrun.app.library.pull import PullRequest, begin_pull
     from llmrun.app.library.verify import verify
     from llmrun.app.settings import SettingSources
-    from llmrun.documents.library import offers_document, pull_document
+    from llmrun.documents.library import pull_document
     from llmrun.documents.requests import dump
     from llmrun.reports.pull import Pulled
-    from llmrun.ui.pull_view import print_offers, print_pulled
+    from llmrun.ui.pull_view import print_pulled
     from llmrun.ui.streams import Streams
 
     streams, memory = Streams.of_process(), memory_of(device, reserve)
+    if model is None:
+        _list_catalogue(streams, listed=list_only, json=json)
+        return
     request = PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory)
     if check and (list_only or revision != "main"):
         raise UsageError("--verify is for what is here", "leave out --list and --revision")
     begun = shown(verify(request) if check else begin_pull(request), streams, quiet=quiet)
     if list_only:
-        if isinstance(begun, Pulled):
-            raise UsageError(f"{model} comes in a Python package", "llmrun show tells what it is")
-        offers, _ = shown(begun.offers(), streams, quiet=quiet)
-        if json:
-            streams.write_text(dump(offers_document(offers)))
-        else:
-            print_offers(streams, offers)
+        _list_offers(begun, streams, json=json, quiet=quiet)
         return
     if not isinstance(begun, Pulled):
         variant = _choose(begun, streams, ask=not yes, quiet=quiet)
@@ -87,6 +89,35 @@ def pull(
         streams.write_text(dump(pull_document(begun)))
     elif not quiet:
         print_pulled(streams, begun)
+
+
+def _list_catalogue(streams: Streams, *, listed: bool, json: bool) -> None:
+    from llmrun.app.library.suggest import known_models
+    from llmrun.documents.library import catalogue_document
+    from llmrun.documents.requests import dump
+    from llmrun.ui.library_view import print_known
+
+    if not listed:
+        raise UsageError("no model is named", "llmrun pull --list names those that llmrun knows")
+    if json:
+        streams.write_text(dump(catalogue_document(known_models())))
+    else:
+        print_known(streams, known_models())
+
+
+def _list_offers(begun: Pull | Pulled, streams: Streams, *, json: bool, quiet: bool) -> None:
+    from llmrun.app.library.pull import Pull
+    from llmrun.documents.library import offers_document
+    from llmrun.documents.requests import dump
+    from llmrun.ui.pull_view import print_offers
+
+    if not isinstance(begun, Pull):
+        raise UsageError(f"{begun.name} comes in a Python package", "llmrun show tells what it is")
+    offers, _ = shown(begun.offers(), streams, quiet=quiet)
+    if json:
+        streams.write_text(dump(offers_document(offers)))
+    else:
+        print_offers(streams, offers)
 
 
 def shown(events: Generator[DownloadEvent, None, T], streams: Streams, *, quiet: bool) -> T:

@@ -1,5 +1,5 @@
-"""The JSON contracts of models here and on the Hub as pure functions: `llmrun.list/1`, `llmrun.offers/1`,
-`llmrun.pull/1`, `llmrun.removed/1`."""
+"""The JSON contracts of models here and on the Hub as pure functions: `llmrun.catalogue/1`, `llmrun.list/1`,
+`llmrun.offers/1`, `llmrun.pull/1`, `llmrun.removed/1`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from llmrun.reports.library import Freed, KeptModel, Library
+from llmrun.reports.library import Freed, KeptModel, KnownModel, Library
 from llmrun.reports.pull import Offers, Pulled
 
 LIST_SCHEMA = "llmrun.list/1"
 OFFERS_SCHEMA = "llmrun.offers/1"
+CATALOGUE_SCHEMA = "llmrun.catalogue/1"
 PULL_SCHEMA = "llmrun.pull/1"
 REMOVED_SCHEMA = "llmrun.removed/1"
 
@@ -45,6 +46,11 @@ def offers_document(offers: Offers) -> dict[str, object]:
             for one in offers.quants
         ],
     }
+
+
+def catalogue_document(models: Sequence[KnownModel]) -> dict[str, object]:
+    """The `llmrun.catalogue/1` document."""
+    return {"schema": CATALOGUE_SCHEMA, "models": [asdict(model) for model in models]}
 
 
 def pull_document(pulled: Pulled) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """What happens while files are fetched, as values: made by `store`, passed on by `app`, shown by `ui`.
 
-Before the first file there may be `HubAwaited` alone. For each file: `FileStarted` (after `FileWaiting` where another process holds it, and `FileChecked` steps
-where a kept part is read again), `FileProgress` a few times a second, `HubAwaited` while nothing comes,
-`FileRetried` after each setback, and one `FileDone`. The last event is `Downloaded`. Sizes are bytes, times
-seconds.
+For each file: `FileStarted` (after `FileWaiting` where another process holds it, and `FileChecked` steps
+where a kept part is read again), `FileProgress` a few times a second, `HubAwaited` while nothing comes (also
+before the first file), `FileRetried` after each setback, and one `FileDone`. The last event is `Downloaded`.
+Sizes are bytes, times seconds.
 """
 
 from __future__ import annotations

@@ -50,6 +50,23 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownModel:
+    """An entry of the catalogue. `quant` is taken where none is named; `about_bytes` is what it weighs,
+    reckoned from the parameters. `source` is a repository or a package. None and empty: not told there."""
+
+    name: str
+    title: str
+    purpose: str
+    licence: str
+    parameters: int | None
+    active_parameters: int | None
+    context: int | None
+    quant: str
+    source: str
+    about_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Removal:
     """What is to go under one name: `paths` of a repository, and what they take now, broken-off downloads
     included. `titles` name the quantizations."""

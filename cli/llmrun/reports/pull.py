@@ -43,8 +43,7 @@ class Offers:
     the one that suits this machine best, None where none fits.
 
     `title` is the model's own name; `kind` says what it is where it generates no text, else empty. K/V is the
-    same for all: `kv_bytes` with `n_ctx` tokens of these types. `received_bytes` came over the network to know
-    this.
+    same for all: `kv_bytes` with `n_ctx` tokens of these types. `received_bytes` came from the Hub for this.
     """
 
     ref: str

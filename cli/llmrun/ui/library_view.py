@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from shutil import get_terminal_size
 
-from llmrun.reports.library import Freed, KeptModel, Library, Removal
+from llmrun.reports.library import Freed, KeptModel, KnownModel, Library, Removal
 from llmrun.ui.notes import aligned
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
-from llmrun.units import format_bytes
+from llmrun.units import format_bytes, format_tokens
 
-_WIDE, _MIDDLE = 110, 76
+_PURPOSE_COLUMNS = 40
 _HEAD = ("name", "quant", "size", "last used", "kind", "where")
 
 
@@ -30,6 +30,44 @@ def print_library(streams: Streams, library: Library) -> None:
     lines = _lines(rows, columns)
     lines += ["", f"{format_bytes(library.size_bytes)} in all; Hub cache: {one_line(str(library.hub_cache))}"]
     streams.write_text("".join(f"{line}\n" for line in lines))
+
+
+def print_known(streams: Streams, models: Sequence[KnownModel]) -> None:
+    """A model a line with what it is for; parted by tabs in a pipe."""
+    rows = [
+        (
+            one_line(model.name),
+            f"{format_bytes(model.about_bytes)}" if model.about_bytes else "",
+            format_tokens(model.context) if model.context else "",
+            one_line(model.licence),
+            one_line(model.purpose),
+        )
+        for model in models
+    ]
+    if not streams.out_is_terminal:
+        streams.write_text("".join("\t".join(row) + "\n" for row in rows))
+        return
+    streams.write_text("".join(f"{line}\n" for line in _known_lines(rows, get_terminal_size().columns)))
+
+
+def _known_lines(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
+    """Figures in columns; the purpose after them where there is room, else below."""
+    from textwrap import wrap
+
+    figures = aligned([row[:4] for row in (("name", "about", "context", "licence", ""), *rows)])
+    if max(map(len, figures)) >= columns:
+        figures = aligned([row[:2] for row in (("name", "about"), *rows)])
+    indent = max(map(len, figures)) + 2
+    beside = indent + _PURPOSE_COLUMNS < columns
+    lines = [figures[0]]
+    for figure, row in zip(figures[1:], rows, strict=True):
+        text = wrap(row[4], columns - 1 - (indent if beside else 4)) or [""]
+        if beside:
+            lines.append(f"{figure:<{indent}}{text[0]}".rstrip())
+            lines += [" " * indent + line for line in text[1:]]
+        else:
+            lines += [figure, *(f"    {line}" for line in text if line)]
+    return lines
 
 
 def print_unreadable(streams: Streams, library: Library) -> None:

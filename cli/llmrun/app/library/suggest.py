@@ -1,4 +1,4 @@
-"""Which model of the catalogue suits this machine, for a user who has none yet.
+"""What the catalogue knows, and which of its models suits this machine, for a user who has none yet.
 
 A guess from two figures, the parameters and the mean bits a weight of the quantization (`memory/quants.py`);
 `llmrun vram NAME` reads the file's header and knows better.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from llmrun.errors import LlmrunError
 from llmrun.memory.quants import QUANT_BITS
-from llmrun.store.catalogue import Catalogue, CatalogueModel
+from llmrun.reports.library import KnownModel
+from llmrun.store.catalogue import Catalogue, CatalogueModel, load_catalogue
 from llmrun.store.local import find_local
 from llmrun.units import GIB, format_bytes
 
@@ -19,6 +20,27 @@ slow for an answer to be read as it comes."""
 _MXFP4_BITS = 17 * 8 / 32
 """17 bytes for 32 weights (llama.cpp, ggml-common.h: block_mxfp4). Makers train in it; no model is converted
 to it, so it is not among the quantizations to choose from."""
+
+
+def known_models() -> tuple[KnownModel, ...]:
+    """The catalogue, the user's entries among it. Raises `UsageError` for a mistake in it."""
+    return tuple(map(_known, load_catalogue().values()))
+
+
+def _known(model: CatalogueModel) -> KnownModel:
+    packaged = model.files.get(model.default)
+    return KnownModel(
+        name=model.name,
+        title=model.title,
+        purpose=model.purpose,
+        licence=model.licence,
+        parameters=model.parameters,
+        active_parameters=model.active_parameters,
+        context=model.context,
+        quant=model.default,
+        source=packaged.distribution if packaged else model.hub,
+        about_bytes=packaged.size_bytes if packaged else weights_bytes(model),
+    )
 
 
 def weights_bytes(model: CatalogueModel) -> int | None:
