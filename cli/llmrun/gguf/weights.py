@@ -20,7 +20,8 @@ _FIRST_LAYER = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_nor
 _SPREAD = ("rope_freqs.", "rope_factors_long.", "rope_factors_short.")
 _OUTPUT_NORM_NAMED_AFTER_INPUT = ("lfm2", "lfm2moe")
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""In the names of a layer's experts (LLM_FFN_EXPS_REGEX in llama.cpp's common/common.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def weight_table(
                 slot,
                 tensor.size_bytes,
                 tensor.n_params,
-                expert=_EXPERT.search(tensor.name) is not None,
+                expert=re.search(EXPERTS, tensor.name) is not None,
                 spread=tensor.name.startswith(_SPREAD),
                 matrix=len(tensor.dims) > 1,
             )

@@ -11,13 +11,13 @@ import re
 import warnings
 
 from llmrun.errors import UsageError
+from llmrun.gguf.weights import EXPERTS
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _OTHER_ESCAPE = re.compile(r"\\[AZNU]")
 _OTHER_CLASS = re.compile(r"\[[^\]]*\[[:.=]")
 _OTHER_SYNTAX = re.compile(r"\(\?[^:=!]|\{(?!\d)")
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp's common/common.h
 
 
 def tensor_pattern(pattern: str) -> re.Pattern[str]:
@@ -51,5 +51,5 @@ def tensor_pattern(pattern: str) -> re.Pattern[str]:
 def expert_rules(*, cpu_moe: bool, n_cpu_moe: int, n_layer: int) -> list[tuple[str, str]]:
     """(pattern, device) that keep experts on the CPU: of all layers, or of the first of `n_layer`."""
     if cpu_moe:
-        return [(_EXPERTS, "CPU")]
-    return [(rf"blk\.{il}{_EXPERTS}", "CPU") for il in range(min(n_cpu_moe, n_layer))]
+        return [(EXPERTS, "CPU")]
+    return [(rf"blk\.{il}{EXPERTS}", "CPU") for il in range(min(n_cpu_moe, n_layer))]
