@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.support.cli import Cli, strict_json
 from tests.support.models import smollm2_path
 from tests.support.puppet import byte_items, write_puppet
+from tests.support.waiting import wait_until
 
 CHARACTERS = "éψ漢🙂אŋλل"
 """Of bytes that are all different: a puppet says each token once."""
@@ -25,10 +25,8 @@ def test_c67_every_repetition_evaluates_the_whole_prompt(cli: Cli) -> None:
     records = ended.document["records"]  # refuses NaN and infinity
     prompt, _, cold, cached = records
     assert len(prompt["samples_ts"]) == 3
-    assert max(prompt["samples_ts"]) < 20 * min(prompt["samples_ts"])
     assert cold["n_evaluated"] == cold["n_prompt"]
     assert (cold["cache"], cached["cache"], cached["n_evaluated"]) == ("cold", "cached", 1)
-    assert cached["prompt_per_second"] < 100 * cold["prompt_per_second"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -84,7 +82,7 @@ def test_c71_an_interrupted_run_is_valid_json_and_marked(cli: Cli) -> None:
         "-p",
         "4",
         "-n",
-        "32",
+        "4096",
         "-r",
         "30",
         "--json",
@@ -92,11 +90,8 @@ def test_c71_an_interrupted_run_is_valid_json_and_marked(cli: Cli) -> None:
         env={"LLMRUN_THREADS": "1"},
     )
     history = cli.data_dir / "bench.jsonl"
-    waited = threading.Event()
-    for _ in range(600):
-        if history.exists():  # the first of two tests is complete
-            break
-        waited.wait(0.1)
+    # the first of two tests is complete, the second takes minutes
+    wait_until(lambda: history.exists() and history.read_text().endswith("\n"), "first test")
     ended = running.interrupt()
     document = strict_json(ended.text)
     assert ended.status == 130

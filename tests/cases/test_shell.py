@@ -169,10 +169,11 @@ class TestInterrupts:
         assert ended.err == ""
 
     def test_during_prefill(self, cli: Cli) -> None:
-        """A prompt that takes seconds to evaluate; the first progress line shows that it has begun."""
+        """A prompt that takes a minute to evaluate; the first progress line shows that it has begun."""
         prompt = cli.folder / "long.txt"
-        prompt.write_text("The quick brown fox jumps over the lazy dog. " * 700)
-        running = cli.start("run", smollm2_path(), "-f", prompt, *GREEDY, "--stream", "json")
+        prompt.write_text("The quick brown fox jumps over the lazy dog. " * 2800)
+        words = ("run", gemma_path(), "-f", prompt, "-c", "max", *GREEDY, "--stream", "json")
+        running = cli.start(*words)
         running.read_until(b'"event": "prefill"')
         ended = running.interrupt()
         assert ended.status == 130

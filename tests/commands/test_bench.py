@@ -97,7 +97,8 @@ def test_figures_beside_the_rate(cli: Cli, model: Path) -> None:
     assert output["bandwidth_bytes_per_s"] == pytest.approx(
         output["bytes_per_step"] * output["avg_ts"], rel=1e-3
     )
-    assert 0 < output["bandwidth_fraction"] < 10
+    share = output["bandwidth_bytes_per_s"] / output["machine_bandwidth_bytes_per_s"]
+    assert output["bandwidth_fraction"] == pytest.approx(share, abs=1e-4)
     assert output["ceiling_ts"] > 0
     assert output["peak_rss_bytes"] > output["device_bytes"]["CPU"] > 0
     assert output["peak_device_bytes"] is None

@@ -44,7 +44,7 @@ def short_script() -> list[str]:
 
 def endless(folder: Path, script: list[str]) -> Path:
     path = folder / "endless.gguf"
-    return write_puppet(path, script, template=CHAT_TEMPLATE, loop=True, n_ctx=1 << 15).path
+    return write_puppet(path, script, template=CHAT_TEMPLATE, loop=True, n_ctx=1 << 17).path
 
 
 def said_by(script: list[str], tokens: int) -> str:
@@ -91,7 +91,6 @@ def test_the_scrollback_is_the_text_with_a_panel_under_each_answer(
     with cli.terminal("chat", path, *GREEDY, "-n", str(TOKENS), columns=columns, lines=lines) as terminal:
         talk = Talk(terminal)
         talk.says("one")
-        assert b"answering" in terminal.raw  # the panel was alive meanwhile
         talk.says("two")
         shown = answers(terminal)
         talk.leaves()
@@ -107,7 +106,6 @@ def test_a_narrow_terminal_gets_figures_without_a_box(cli: Cli, tmp_path: Path) 
     with cli.terminal("chat", path, *GREEDY, "-n", str(TOKENS), columns=40, lines=12) as terminal:
         talk = Talk(terminal)
         talk.says("one")
-        assert b"answering" in terminal.raw
         ((text, figures),) = answers(terminal, panel="generation")
         talk.leaves()
     assert text == lines_of_plain(said_by(script, TOKENS), 40)
@@ -134,19 +132,19 @@ def test_a_resize_in_the_middle_of_an_answer(cli: Cli, tmp_path: Path) -> None:
     check_box(without_empty_end(display)[-2 - len(LABELS) - 1 : -1])
 
 
-def test_ctrl_c_leaves_a_clean_screen(cli: Cli, tmp_path: Path) -> None:
+def test_ctrl_c_under_a_living_panel_leaves_a_clean_screen(cli: Cli, tmp_path: Path) -> None:
     script = mixed_script()
     with cli.terminal("chat", endless(tmp_path, script), *GREEDY) as terminal:
         talk = Talk(terminal)
         talk.enters("go")
-        terminal.wait_until(lambda: b"answering" in terminal.raw, "panel")
+        terminal.wait_until(lambda: terminal.raw.count(b"answering") > 2, "panel")
         terminal.send("\x03")
         terminal.wait_for("interrupted")
         terminal.wait_until(lambda: terminal.line_at_cursor == ">>>", "prompt")
         ((text, figures),) = answers(terminal)
         talk.leaves()
     ((_, answer),) = said(cli)
-    assert said_by(script, 30_000).startswith(answer)
+    assert said_by(script, 1 << 17).startswith(answer)
     assert text == lines_of_plain(answer, 80)
     check_box(figures)
 
