@@ -28,7 +28,7 @@ from llmrun.store.model_digest import (
     unknown_bytes,
 )
 from llmrun.store.patience import ENDLESS, GaveUp, Patience
-from llmrun.store.snapshot_file import Damaged, Place, Snapshot, read_snapshot
+from llmrun.store.snapshot_file import Damaged, Place, Snapshot, read_snapshot, write_snapshot
 from llmrun.store.snapshots import HEAD_TOKENS, MOST_OTHERS, SUFFIX, SnapshotStore, Speeds
 
 from tests.support.waiting import wait_for_a_new_time_stamp, wait_until
@@ -227,6 +227,58 @@ def test_clearing_removes_everything_and_says_how_much(store: SnapshotStore) -> 
     assert store.clear() == size
     assert store.all().snapshots == ()
     assert store.clear() == 0
+
+
+def test_what_is_no_file_is_no_snapshot_and_in_nobodys_way(store: SnapshotStore) -> None:
+    path = add(store, [1])
+    folder = path.parent
+    os.mkfifo(folder / f"fifo{SUFFIX}")
+    (folder / f"folder{SUFFIX}").mkdir()
+    (folder / f"dangling{SUFFIX}").symlink_to(folder / "nowhere")
+    (folder / f"endless{SUFFIX}").symlink_to("/dev/zero")
+    (folder.parent / "unfinished.part").write_bytes(b"123")
+    outside = folder.parent.parent / "outside"
+    outside.mkdir()
+    kept = outside / f"kept{SUFFIX}"
+    kept.write_bytes(path.read_bytes())
+    (folder.parent / "link").symlink_to(outside)
+    assert [one.path for one in store.of_model(MODEL, begin=[1]).snapshots] == [path]
+    assert (store.all().damaged, store.all().foreign) == (0, 0)
+    assert store.used_bytes() == path.stat().st_size
+    assert store.clear() > 0
+    assert [entry.name for entry in folder.iterdir()] == [f"folder{SUFFIX}"]
+    assert sorted(entry.name for entry in folder.parent.iterdir()) == sorted([folder.name, "link"])
+    assert kept.exists()
+
+
+def test_a_file_that_cannot_be_removed_keeps_no_other(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [add(store, [n]) for n in range(3)]
+    unlink = os.unlink
+
+    def unlink_others(path: str) -> None:
+        if path == str(paths[1]):
+            raise PermissionError(13, os.strerror(13), path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", unlink_others)
+    with pytest.raises(WriteFailure, match=paths[1].name):
+        store.clear()
+    assert list(paths[1].parent.iterdir()) == [paths[1]]
+
+
+def test_a_folder_that_is_cleared_while_a_snapshot_is_written(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_and_clear(path: Path, **told: object) -> None:
+        write_snapshot(path, **told)  # type: ignore[arg-type]
+        store.clear()
+
+    monkeypatch.setattr(snapshots, "write_snapshot", write_and_clear)
+    with pytest.raises(FileNotFoundError):
+        add(store, [1])
+    assert store.all().snapshots == ()
 
 
 def test_speeds_are_remembered_each_for_itself(store: SnapshotStore) -> None:

@@ -106,7 +106,11 @@ class SnapshotStore:
 
     def all(self) -> Found:
         """Headers of all usable snapshots of all models."""
-        models = [self.of_model(entry.name) for entry in _entries(self.folder) if entry.is_dir()]
+        models = [
+            self.of_model(entry.name)
+            for entry in _entries(self.folder)
+            if entry.is_dir(follow_symlinks=False)
+        ]
         snapshots = sorted((s for found in models for s in found.snapshots), key=lambda s: -s.used_s)
         damaged, foreign = (sum(getattr(f, name) for f in models) for name in ("damaged", "foreign"))
         return Found(tuple(snapshots), damaged, foreign)
@@ -150,6 +154,7 @@ class SnapshotStore:
 
         Raises:
             WriteFailure: the folder or the file cannot be written.
+            FileNotFoundError: somebody has cleared the folder meanwhile.
             GaveUp: writing was to end before its end.
         """
         path = self._folder_of(model) / _name(settings, tokens)
@@ -173,6 +178,8 @@ class SnapshotStore:
             finally:
                 with suppress(OSError):
                     temporary.unlink()
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise WriteFailure(
                 f"cannot keep a prefix in {self.folder}: {error.strerror}",
@@ -186,26 +193,30 @@ class SnapshotStore:
             path.unlink()
 
     def clear(self) -> int:
-        """Remove everything; returns the bytes that were freed.
+        """Remove everything but the speeds and what is no file; returns the bytes that were freed.
 
         Raises:
-            WriteFailure: something cannot be removed.
+            WriteFailure: something cannot be removed; the rest is.
         """
-        freed = 0
-        for folder in _entries(self.folder):
-            if not folder.is_dir():
+        freed, failed = 0, None
+        folders = [entry for entry in _entries(self.folder) if entry.is_dir(follow_symlinks=False)]
+        files = [entry for folder in folders for entry in _entries(folder)]
+        files += [entry for entry in _entries(self.folder) if entry.name.endswith(_UNFINISHED)]
+        for entry in files:
+            try:
+                if not entry.is_dir(follow_symlinks=False):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    os.unlink(entry.path)
+                    freed += size
+            except FileNotFoundError:
                 continue
-            for entry in _entries(folder):
-                try:
-                    size = entry.stat().st_size
-                    entry.unlink()
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise WriteFailure(f"cannot remove {entry}: {error.strerror}") from error
-                freed += size
+            except OSError as error:
+                failed = failed or WriteFailure(f"cannot remove {entry.path}: {error.strerror}")
+        for folder in folders:
             with suppress(OSError):
-                folder.rmdir()
+                os.rmdir(folder.path)
+        if failed:
+            raise failed
         return freed
 
     def speeds(self) -> Speeds:
@@ -237,24 +248,26 @@ class SnapshotStore:
     def _by_use(self, digest: str) -> list[Path]:
         """A model's files, the last used first."""
         used: list[tuple[float, str]] = []
-        with suppress(OSError), os.scandir(self._folder_of(digest)) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX):
-                    with suppress(OSError):
-                        used.append((entry.stat().st_mtime, entry.path))
+        for entry in _entries(self._folder_of(digest)):
+            with suppress(OSError):
+                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                    used.append((entry.stat().st_mtime, entry.path))
         return [Path(path) for _, path in sorted(used, reverse=True)]
 
     def _sizes(self) -> list[tuple[Path, int, float]]:
         """Path, size and last use of each snapshot; unfinished ones that were given up are removed."""
         found = []
-        for folder in _entries(self.folder):
-            for entry in _entries(folder) if folder.is_dir() else ():
-                with suppress(OSError):
-                    stat = entry.stat()
-                    if entry.suffix == _UNFINISHED and self.now_s() - stat.st_mtime > _STALE_S:
-                        entry.unlink()
-                    elif entry.suffix == SUFFIX:
-                        found.append((entry, stat.st_size, stat.st_mtime))
+        top = _entries(self.folder)
+        folders = [entry for entry in top if entry.is_dir(follow_symlinks=False)]
+        for entry in [*top, *(entry for folder in folders for entry in _entries(folder))]:
+            with suppress(OSError):
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                stat = entry.stat()
+                if entry.name.endswith(_UNFINISHED) and self.now_s() - stat.st_mtime > _STALE_S:
+                    os.unlink(entry.path)
+                elif entry.name.endswith(SUFFIX):
+                    found.append((Path(entry.path), stat.st_size, stat.st_mtime))
         return found
 
     def _evict(self, wanted_bytes: int) -> None:
@@ -273,8 +286,9 @@ def _head(tokens: Sequence[int]) -> str:
     return hashlib.sha256(array("i", tokens[:HEAD_TOKENS]).tobytes()).hexdigest()[:8]
 
 
-def _entries(folder: Path) -> list[Path]:
+def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     try:
-        return list(folder.iterdir())
+        with os.scandir(folder) as entries:
+            return list(entries)
     except OSError:
         return []

@@ -171,7 +171,7 @@ class DiskPrefixes:
         try:
             digest = self._digest(cost.hashed_bytes, patience)
             path = self._written(kept, digest, prefill_s, history, copied_s, patience)
-        except (GaveUp, Replaced):
+        except (GaveUp, Replaced, FileNotFoundError):  # somebody may have cleared the folder
             return
         except WriteFailure as error:
             yield Notice("warning", f"{error.message}; {error.hint}")
