@@ -7,7 +7,6 @@ n_outputs_max, positions past the window) is checked here before the call.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from llmrun.engine.api import ContextParams, State, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention, read_pipelined
+from llmrun.engine.interrupt import AbortFlag
 from llmrun.engine.kv_types import ggml_type
 from llmrun.engine.likelihood import token_logprobs
 from llmrun.engine.model import Model, engine_error, out_of_memory
@@ -29,32 +29,6 @@ DecodeResult = Literal["ok", "aborted", "full"]
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ROPE_SCALING = {None: -1, "none": 0, "linear": 1, "yarn": 2}
 _DECODE_NO_SLOT, _DECODE_ABORTED, _DECODE_NO_MEMORY = 1, 2, -2
-
-
-class AbortFlag:
-    """Stops a decode from another thread without Python code in the compute loop.
-
-    The library asks its abort callback before every graph node (some 500 times a token). libc's `strlen`
-    on a two-byte buffer serves as that callback: it returns 0 until the first byte is set.
-    """
-
-    def __init__(self, callback_type: Any) -> None:
-        self._buffer = ctypes.create_string_buffer(2)
-        libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
-        self.callback = ctypes.cast(libc.strlen, callback_type)
-        self.data = ctypes.cast(self._buffer, ctypes.c_void_p)
-
-    def set(self) -> None:
-        """Abort the running decode and refuse later ones."""
-        self._buffer[0] = b"\x01"
-
-    def clear(self) -> None:
-        """Let decodes run again."""
-        self._buffer[0] = b"\x00"
-
-    def is_set(self) -> bool:
-        """Whether decodes are refused."""
-        return self._buffer[0] != b"\x00"
 
 
 class Context:
