@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -88,7 +89,9 @@ def test_a_gpu_tells_the_cause_before() -> None:
     assert "CUDA" not in abort_error("a.c:1: GGML_ASSERT(x) failed", log).message
 
 
-def test_a_server_that_goes_away_in_the_middle() -> None:
+def test_a_server_that_goes_away_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("CONFIG", "DATA"):
+        monkeypatch.setenv(f"LLMRUN_{kind}_DIR", str(tmp_path))
     with ExitStack() as servers:
         server = servers.enter_context(rpc_server())
         command = [sys.executable, "-m", "llmrun", "run", "smollm2-135m", "Tell a long story.", "-n", "5000"]
