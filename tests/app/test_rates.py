@@ -9,7 +9,7 @@ import pytest
 
 from llmrun.app.estimate.rates import from_bench, from_log, measure
 from llmrun.bench.estimate import RateCurve
-from llmrun.engine.api import ContextParams, FeedResult
+from llmrun.engine.api import ContextParams, DecodeResult
 from llmrun.engine.scripted import Script, ScriptedEngine
 from llmrun.errors import DoesNotFit, Interrupted
 from llmrun.events import ModelInfo
@@ -156,11 +156,11 @@ def test_benchmarks_of_other_settings_say_nothing() -> None:
 class TimedEngine(ScriptedEngine):
     """A token costs 1 ms and another for each 1,000 before it; a prompt's a tenth of that."""
 
-    def __init__(self, clock: SetClock, answer: FeedResult = "ok", n_ctx: int = 8192) -> None:
+    def __init__(self, clock: SetClock, answer: DecodeResult = "ok", n_ctx: int = 8192) -> None:
         super().__init__(Script([["x"]]), ContextParams(n_ctx=n_ctx, n_ubatch=100))
         self._clock, self._answer = clock, answer
 
-    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
         token_s = 0.001 * (1 + len(self.held(0)) / 1000)
         self._clock.now_s += token_s * len(pairs) * (0.1 if len(pairs) > 1 else 1)
         super().feed(pairs)
@@ -188,7 +188,7 @@ def test_a_slow_machine_is_not_measured_for_long() -> None:
     clock = SetClock()
 
     class Slow(TimedEngine):
-        def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+        def feed(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
             clock.now_s += len(pairs)
             return super().feed(pairs)
 
@@ -198,7 +198,7 @@ def test_a_slow_machine_is_not_measured_for_long() -> None:
 
 
 @pytest.mark.parametrize(("answer", "error"), [("aborted", Interrupted), ("full", DoesNotFit)])
-def test_a_measurement_that_cannot_go_on(answer: FeedResult, error: type[Exception]) -> None:
+def test_a_measurement_that_cannot_go_on(answer: DecodeResult, error: type[Exception]) -> None:
     clock = SetClock()
     with pytest.raises(error):
         measure(TimedEngine(clock, answer), clock, 100)

@@ -17,7 +17,7 @@ from llmrun.prefix.reuse import MemoryKind
 
 FlashAttention = Literal["on", "off", "auto"]
 GpuLayers = int | Literal["auto", "all"]
-FeedResult = Literal["ok", "aborted", "full"]
+DecodeResult = Literal["ok", "aborted", "full"]
 EndReason = Literal["eog", "length", "context", "stopped", "interrupted"]
 
 
@@ -285,7 +285,7 @@ class Engine(Protocol):
         `UsageError` for an empty prompt and `PromptTooLong` for one beyond `n_ctx_seq` tokens."""
         ...
 
-    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
         """Evaluate (sequence, token) pairs after what the sequences hold, `n_batch` at a time, and wait until
         that is done. Nothing is sampled. "full": the cache has no room; "aborted": interrupted; what was
         evaluated before stays."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from llmrun.engine.api import ContextParams, State, TokenLogprobs
+from llmrun.engine.api import ContextParams, DecodeResult, State, TokenLogprobs
 from llmrun.engine.bindings import library, native_log
 from llmrun.engine.cache_log import read_buffers, read_cache_blocks, read_flash_attention, read_pipelined
 from llmrun.engine.interrupt import AbortFlag
@@ -23,8 +23,6 @@ from llmrun.engine.states import read_state, write_state
 from llmrun.engine.threadpool import ThreadPools
 from llmrun.errors import DoesNotFit, EngineFailure
 from llmrun.prefix.reuse import MemoryKind, saved_pos_min, usable_prefix
-
-DecodeResult = Literal["ok", "aborted", "full"]
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ROPE_SCALING = {None: -1, "none": 0, "linear": 1, "yarn": 2}

@@ -1,8 +1,8 @@
 """Stops a decode from another thread without Python code in the compute loop.
 
 The library asks its abort callback before every graph node (some 500 times a token). libc's `strlen` on a
-two-byte buffer serves as that callback: it returns 0 until the first byte is set. Only the CPU's backend asks;
-on GPUs a decode ends before the next one (llama_context_params in llama.h).
+two-byte buffer serves as that callback: it returns 0 until the first byte is set. Only the CPU's backend
+asks; on a GPU what was begun is finished first (llama_context_params in llama.h).
 """
 
 from __future__ import annotations

@@ -6,7 +6,16 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from llmrun.engine.api import CacheBlock, ContextParams, EngineFacts, FeedResult, Job, ModelParams, Run, State
+from llmrun.engine.api import (
+    CacheBlock,
+    ContextParams,
+    DecodeResult,
+    EngineFacts,
+    Job,
+    ModelParams,
+    Run,
+    State,
+)
 from llmrun.engine.bindings import library_path
 from llmrun.engine.context import Context
 from llmrun.engine.identity import identity_of
@@ -91,7 +100,7 @@ class LlamaEngine:
             self._use(self._params)
         return DecodeLoop(lambda: self._context, self._vocab, jobs)
 
-    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
         """See `Engine.feed`."""
         return self._context.feed(pairs)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from llmrun.engine.api import (
     CacheBlock,
     ContextParams,
+    DecodeResult,
     EndReason,
     EndStep,
     EngineFacts,
-    FeedResult,
     Identity,
     Job,
     ModelParams,
@@ -134,7 +134,7 @@ class ScriptedEngine:
             runs.append((job, [*tokens, self._eog]))
         return _ScriptedRun(self, runs)
 
-    def feed(self, pairs: Sequence[tuple[int, int]]) -> FeedResult:
+    def feed(self, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
         """See `Engine.feed`; a batch of one token ticks as a token, a larger one as prefill."""
         for start in range(0, len(pairs), self.facts.n_batch):
             part = pairs[start : start + self.facts.n_batch]
