@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -220,6 +221,21 @@ class TestNames:
 
 
 class TestTerminal:
+    @pytest.mark.parametrize("command", [("pull", REPO), ("run", REPO, "Hi")])
+    def test_a_silent_hub_is_told_and_ctrl_c_leaves_it(
+        self, online: Online, command: tuple[str, ...]
+    ) -> None:
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            host = f"127.0.0.1:{silent.getsockname()[1]}"
+            online.cli.env.update(HF_ENDPOINT=f"http://{host}", HF_HUB_DOWNLOAD_TIMEOUT=f"{TIMEOUT_S:.0f}")
+            with online.cli.terminal(*command) as terminal:
+                terminal.wait_for(f"waiting for {host}")
+                terminal.send("\x03")
+                assert terminal.ended() == 130
+                assert not [line for line in terminal.display if "waiting" in line]
+
     @pytest.mark.parametrize(("answer", "taken"), [("\r", "Q4_K_M"), ("1\r", "Q2_K"), ("q8_0\r", "Q8_0")])
     def test_enter_a_number_or_a_name(
         self, online: Online, family: dict[str, Path], answer: str, taken: str

@@ -17,16 +17,19 @@ from llmrun.reports.download import (
     FileRetried,
     FileStarted,
     FileWaiting,
+    HubAwaited,
 )
 from llmrun.ui.download_view import DownloadView, Rate
 from llmrun.ui.streams import Streams
 
 MIB = 1 << 20
 EVENTS: list[DownloadEvent] = [
+    HubAwaited("hub:81", 2.0),
     FileStarted("a/m.gguf", 1, 2, 8 * MIB, MIB),
     FileWaiting("a/m.gguf", MIB, 8 * MIB),
     FileChecked("a/m.gguf", MIB // 2, MIB),
     *(FileProgress("a/m.gguf", n * MIB, 8 * MIB, n * MIB, n * MIB, 9 * MIB) for n in range(1, 8)),
+    HubAwaited("files:82", 3.0),
     *(FileRetried("a/m.gguf", f"the line broke ({n})", 1.0, 3 * MIB) for n in range(20)),
     FileDone("a/m.gguf", Path("a"), 8 * MIB, 7 * MIB, "sha256"),
     FileStarted("n.gguf", 2, 2, MIB, 0),
@@ -64,7 +67,7 @@ def test_a_file_that_comes_smoothly_is_one_line() -> None:
 
 
 def test_a_line_that_is_broken_off_ends() -> None:
-    assert shown(EVENTS[:6]).endswith("\n")
+    assert shown(EVENTS[:7]).endswith("\n")
 
 
 def test_quiet_is_silent() -> None:
