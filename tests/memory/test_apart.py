@@ -54,7 +54,7 @@ QUICK = [
     ("30B MoE", "one slot", "32k"),
     *((name, "all", "32k, cache apart") for name in FULL_SIZE),
     ("671B MLA", "10 slots", "32k, cache apart"),
-    ("120B MoE", "two slots", "32k, cache apart, no flash attention"),
+    ("120B MoE", "10 slots", "32k, cache apart, no flash attention"),
 ]
 COMMON = ("all", "10 slots", "experts on the CPU")
 CASES = [
