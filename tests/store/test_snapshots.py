@@ -193,6 +193,24 @@ def test_the_longest_unused_make_room(tmp_path: Path) -> None:
     assert store.used_bytes() <= 5000
 
 
+def test_where_the_clock_was_set_back_what_was_used_later_than_now_goes_first(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, 3000, lambda: 1e6)
+    for token, used_s in ((1, 1e6 - 50), (2, 2e6), (3, 1e6)):
+        os.utime(add(store, [token], sizes=(700,)), (used_s, used_s))
+    left_behind = tmp_path / MODEL / "x.part"
+    left_behind.write_bytes(b"")
+    os.utime(left_behind, (2e6, 2e6))
+    add(store, [4], sizes=(700,))
+    assert {s.tokens[0] for s in store.of_model(MODEL).snapshots} == {1, 3, 4}
+    assert not left_behind.exists()
+
+
+@pytest.mark.parametrize("speed", ["-5", "NaN", '"x"', "null", "[]"])
+def test_speeds_that_cannot_be_are_none(tmp_path: Path, speed: str) -> None:
+    (tmp_path / "speeds.json").write_text(f'{{"write": {speed}, "read": 7}}')
+    assert SnapshotStore(tmp_path).speeds().write == 0
+
+
 def test_using_a_snapshot_makes_it_the_last_one_used(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, 1 << 20, lambda: 1000.0)
     path = add(store, [1])

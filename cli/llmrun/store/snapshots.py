@@ -223,7 +223,9 @@ class SnapshotStore:
         """How fast the folder was when it was last measured."""
         try:
             record = json.loads((self.folder / _SPEEDS).read_text("utf-8"))
-            return Speeds(**{name: float(record.get(name, 0.0)) for name in ("write", "read", "hash")})
+            return Speeds(
+                **{name: max(0.0, float(record.get(name, 0.0))) for name in ("write", "read", "hash")}
+            )
         except (OSError, ValueError, TypeError, AttributeError):
             return Speeds()
 
@@ -255,8 +257,11 @@ class SnapshotStore:
         return [Path(path) for _, path in sorted(used, reverse=True)]
 
     def _sizes(self) -> list[tuple[Path, int, float]]:
-        """Path, size and last use of each snapshot; unfinished ones that were given up are removed."""
-        found = []
+        """Path, size and last use of each snapshot; unfinished ones that were given up are removed.
+
+        Where the clock has been set back, a use that lies ahead may be any time ago and counts as the first.
+        """
+        found, now_s = [], self.now_s()
         top = _entries(self.folder)
         folders = [entry for entry in top if entry.is_dir(follow_symlinks=False)]
         for entry in [*top, *(entry for folder in folders for entry in _entries(folder))]:
@@ -264,10 +269,11 @@ class SnapshotStore:
                 if not entry.is_file(follow_symlinks=False):
                     continue
                 stat = entry.stat()
-                if entry.name.endswith(_UNFINISHED) and self.now_s() - stat.st_mtime > _STALE_S:
+                ahead = stat.st_mtime - now_s > _STALE_S
+                if entry.name.endswith(_UNFINISHED) and (ahead or now_s - stat.st_mtime > _STALE_S):
                     os.unlink(entry.path)
                 elif entry.name.endswith(SUFFIX):
-                    found.append((Path(entry.path), stat.st_size, stat.st_mtime))
+                    found.append((Path(entry.path), stat.st_size, 0.0 if ahead else stat.st_mtime))
         return found
 
     def _evict(self, wanted_bytes: int) -> None:
