@@ -30,8 +30,8 @@ from llmrun.ui.completion import CompletionFacts, SettingFacts
 from llmrun.ui.errors import print_error
 from llmrun.ui.line_editor import LineEditor
 from llmrun.ui.live_view import LiveView
+from llmrun.ui.model_name import model_title
 from llmrun.ui.notes import print_note
-from llmrun.ui.panel import model_title
 from llmrun.ui.prompt import LineDiscarded
 from llmrun.ui.slash import Command, Message, Unknown, parse_line
 from llmrun.ui.terminal_mode import input_quiet

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llmrun.events import Event, LoadProgress, Notice
 from llmrun.reports.estimate import Ceiling, EstimateReport, Lever, TextSample
 from llmrun.ui.bar import bar
+from llmrun.ui.model_name import model_line
 from llmrun.ui.notes import print_note
 from llmrun.ui.page import Page
 from llmrun.ui.progress import PhaseProgress
@@ -65,8 +66,7 @@ def print_estimate(streams: Streams, report: EstimateReport) -> None:
 
 def _head(page: Page, report: EstimateReport) -> None:
     if report.model is not None:
-        names = (report.model.name or report.model.ref, report.model.arch, report.model.quant)
-        page.line(one_line(" · ".join(name for name in names if name))[:200], style="bold")
+        page.line(model_line(report.model), style="bold")
     cached = f" ({format_count(report.cached_tokens)} cached)" if report.cached_tokens else ""
     output = format_tokens(report.output_tokens)
     page.line(f"prompt of {format_tokens(report.prompt_tokens)}{cached}, output of {output}")

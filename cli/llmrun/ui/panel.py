@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Literal
 
-from llmrun.events import Completion, ContextUse, GenerationStats, KvUse, Measured, ModelInfo, PrefixReport
+from llmrun.events import Completion, ContextUse, GenerationStats, KvUse, Measured, PrefixReport
 from llmrun.ui.bar import bar
 from llmrun.ui.context_view import context_figures
+from llmrun.ui.model_name import model_title
 from llmrun.ui.visible import one_line
 from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
 
@@ -62,12 +63,6 @@ class Figures:
         """Those of a request under way."""
         m = measured
         return Figures(title, status, m.stats, m.prefix, m.kv, n_threads, m.context)
-
-
-def model_title(model: ModelInfo) -> str:
-    """What the user called the model, a file without its folders, and its quantization once."""
-    name = one_line(model.ref.replace("\\", "/").rsplit("/", 1)[-1])
-    return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}"
 
 
 def panel_rows(figures: Figures, *, name_devices: bool = False) -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ from itertools import groupby
 
 from llmrun.events import RemoteModel
 from llmrun.reports.vram import BUCKETS, Buckets, DeviceUse, GridCell, VramReport
+from llmrun.ui.model_name import model_line
 from llmrun.ui.page import Page
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
@@ -63,9 +64,8 @@ def print_vram(streams: Streams, report: VramReport) -> None:
 
 
 def _head(page: Page, report: VramReport) -> None:
-    model, settings = report.model, report.settings
-    names = (model.name or model.ref or "a model in numbers", model.arch, model.quant)
-    page.line(one_line(" · ".join(name for name in names if name))[:200], style="bold")
+    settings = report.settings
+    page.line(model_line(report.model), style="bold")
     attention = {"auto": "on (auto counts as on)"}.get(settings.flash_attn, settings.flash_attn)
     types = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"
     said = [

@@ -1,0 +1,20 @@
+"""What a model is called on screen."""
+
+from __future__ import annotations
+
+from llmrun.events import ModelInfo
+from llmrun.ui.visible import one_line
+
+_LONGEST = 200
+
+
+def model_title(model: ModelInfo) -> str:
+    """What the user called the model, a file without its folders, and its quantization once."""
+    name = one_line(model.ref.replace("\\", "/").rsplit("/", 1)[-1])
+    return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}".strip()
+
+
+def model_line(model: ModelInfo) -> str:
+    """The same, then what the file calls itself, and its architecture."""
+    title = model_title(model) if model.ref else f"a model in numbers {one_line(model.quant)}"
+    return " · ".join(part for part in (title, one_line(model.name), one_line(model.arch)) if part)[:_LONGEST]
