@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmrun.app.library.asking import answer
 from llmrun.app.library.show import show_model
 from llmrun.documents.models import show_document
 from llmrun.documents.requests import dump
@@ -22,6 +23,10 @@ from tests.support.archs import ARCHS, write_arch
 from tests.support.gguf_writer import Tensor, TensorType, Typed, Value, ValueType, array_of, write_gguf
 from tests.support.models import gemma_path, smollm2_path
 from tests.support.puppet import write_puppet
+
+
+def described(ref: str, *, check_template: bool = True) -> ModelReport:
+    return answer(show_model(ref, check_template=check_template))
 
 
 def write_model(
@@ -41,13 +46,13 @@ def write_model(
 
 
 def shown(path: Path, keys: Mapping[str, Value], arch: str = "llama") -> ModelReport:
-    report = show_model(str(write_model(path / "m.gguf", keys, arch)))
+    report = described(str(write_model(path / "m.gguf", keys, arch)))
     assert report.problem == ""
     return report
 
 
 def test_smollm2_by_its_catalogue_name() -> None:
-    report = show_model("smollm2-135m")
+    report = described("smollm2-135m")
     model, attention = report.model, report.attention
     assert (model.ref, model.path) == ("smollm2-135m", str(smollm2_path()))
     assert (model.arch, model.quant, model.size_bytes) == ("llama", "Q4_1", 98_362_432)
@@ -71,7 +76,7 @@ def test_smollm2_by_its_catalogue_name() -> None:
 
 
 def test_gemma() -> None:
-    report = show_model(str(gemma_path()))
+    report = described(str(gemma_path()))
     window = report.attention.window
     assert window is not None
     assert (window.n_swa, [il for il, small in enumerate(window.layers) if not small]) == (512, [5, 11, 17])
@@ -96,7 +101,7 @@ def test_kv_bytes_add_up_over_layers_with_their_own_heads(tmp_path: Path) -> Non
 def test_the_cache_grows_by_what_is_said(tmp_path: Path, arch: str) -> None:
     """From one long context to one of 256 cells more."""
     path = write_arch(tmp_path / "m.gguf", arch, vocabulary=True)
-    attention = show_model(str(path)).attention
+    attention = described(str(path)).attention
     facts = memory_facts(read_header(path))
     short, long = (
         sum(size.size_bytes for size in cache_sizes(facts, MemoryPlan(n_ctx=n_ctx)))
@@ -116,7 +121,7 @@ def test_the_cache_grows_by_what_is_said(tmp_path: Path, arch: str) -> None:
     ],
 )
 def test_no_figure_where_there_is_none(tmp_path: Path, arch: str, keys: dict[str, Value], why: str) -> None:
-    attention = show_model(str(write_model(tmp_path / "m.gguf", keys, arch))).attention
+    attention = described(str(write_model(tmp_path / "m.gguf", keys, arch))).attention
     assert attention.kv_bytes_per_token is None
     assert why in attention.kv_note
 
@@ -131,7 +136,7 @@ def test_experts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_architecture_is_described(tmp_path: Path) -> None:
-    report = show_model(str(write_model(tmp_path / "m.gguf", {}, "zebra9")))
+    report = described(str(write_model(tmp_path / "m.gguf", {}, "zebra9")))
     assert report.warnings == ("the engine does not know the architecture zebra9: it cannot load this",)
     assert report.attention.kv_bytes_per_token == 4 * 2 * (16 + 16) * 2
     assert (report.model.arch, report.n_layer, report.attention.n_head) == ("zebra9", 4, (4,) * 4)
@@ -140,7 +145,7 @@ def test_an_unknown_architecture_is_described(tmp_path: Path) -> None:
 def test_a_label_that_disagrees_with_the_tensors(tmp_path: Path) -> None:
     tensors = [Tensor("blk.0.ffn_up.weight", (256, 512), None, TensorType.Q4_K)]
     keys: dict[str, Value] = {"general.architecture": "llama", "general.file_type": 7}
-    report = show_model(str(write_gguf(tmp_path / "m.gguf", keys.items(), tensors)))
+    report = described(str(write_gguf(tmp_path / "m.gguf", keys.items(), tensors)))
     assert (report.model.quant, report.declared_quant, report.quant_agrees) == ("Q4_K", "Q8_0", False)
 
 
@@ -159,17 +164,17 @@ def test_a_label_that_disagrees_with_the_tensors(tmp_path: Path) -> None:
 def test_templates_are_judged(tmp_path: Path, template: str, status: str, reason: str) -> None:
     canary = tmp_path / "canary"
     path = write_puppet(tmp_path / "p.gguf", ["a"], template=template.replace("CANARY", str(canary))).path
-    report = show_model(str(path))
+    report = described(str(path))
     assert (report.template.status, report.problem) == (status, "")
     assert reason in report.template.reason
     assert not canary.exists()
-    untried = show_model(str(path), check_template=False).template
+    untried = described(str(path), check_template=False).template
     assert (untried.status, untried.text) == ("unchecked", report.template.text)
 
 
 def test_a_template_too_long_to_be_one_is_not_tried(tmp_path: Path) -> None:
     path = write_puppet(tmp_path / "p.gguf", ["a"], template="x" * (1 << 20) + "{{").path
-    template = show_model(str(path)).template
+    template = described(str(path)).template
     assert template.status == "unchecked"
     assert "1,048,578" in template.reason
 
@@ -178,7 +183,7 @@ def test_a_template_too_long_to_be_one_is_not_tried(tmp_path: Path) -> None:
 def test_a_file_cut_in_its_tensors_is_described_with_a_warning(tmp_path: Path, missing_bytes: int) -> None:
     path = tmp_path / "cut.gguf"
     path.write_bytes(bad.SOUND[:-missing_bytes])
-    report = show_model(str(path))
+    report = described(str(path))
     assert (report.model.arch, report.n_layer) == ("llama", 1)
     has, needs = f"{len(bad.SOUND) - missing_bytes:,}", f"{len(bad.SOUND):,}"
     assert report.warnings == (f"file is incomplete: has {has} bytes, needs {needs}",)
@@ -186,12 +191,12 @@ def test_a_file_cut_in_its_tensors_is_described_with_a_warning(tmp_path: Path, m
 
 def test_cut_copies_of_a_real_model(tmp_path: Path) -> None:
     in_header, in_data = bad.cut_files(smollm2_path(), tmp_path)
-    report, whole = show_model(str(in_data)), show_model(str(smollm2_path()))
+    report, whole = described(str(in_data)), described(str(smollm2_path()))
     assert (report.n_params, report.tensor_types) == (whole.n_params, whole.tensor_types)
     assert report.model.size_bytes == 4_000_000
     assert report.warnings == ("file is incomplete: has 4,000,000 bytes, needs 98,362,432",)
     with pytest.raises(NotAModel, match="1,000,000"):
-        show_model(str(in_header))
+        described(str(in_header))
 
 
 def test_a_bare_header_of_a_large_model(tmp_path: Path) -> None:
@@ -200,7 +205,7 @@ def test_a_bare_header_of_a_large_model(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", {"embedding_length": 8192}, tensors=tensors)
     with path.open("r+b") as file:
         file.truncate(2048)
-    report = show_model(str(path))
+    report = described(str(path))
     assert report.n_params == 2**30
     assert not report.parts[0].complete
     assert report.bits_per_weight == 4.5
@@ -215,7 +220,7 @@ def test_parts_of_a_split_model_are_one_model(tmp_path: Path) -> None:
         }
         tensors = [Tensor(f"blk.{no}.ffn_up.weight", (32, 32 * no))] if no else []
         write_gguf(tmp_path / f"m-{no + 1:05d}-of-00003.gguf", keys.items(), tensors)
-    report = show_model(str(tmp_path / "m-00002-of-00003.gguf"))
+    report = described(str(tmp_path / "m-00002-of-00003.gguf"))
     assert [Path(part.path).name for part in report.parts] == [
         "m-00001-of-00003.gguf",
         "m-00002-of-00003.gguf",
@@ -225,14 +230,14 @@ def test_parts_of_a_split_model_are_one_model(tmp_path: Path) -> None:
     assert (report.n_params, len(report.tensors), report.part) == (32 * 32 * 3, 2, None)
     alone = tmp_path / "renamed.gguf"
     (tmp_path / "m-00002-of-00003.gguf").rename(alone)
-    assert show_model(str(alone)).part == (2, 3)
+    assert described(str(alone)).part == (2, 3)
 
 
 @pytest.mark.parametrize("name", bad.OTHER_KINDS)
 def test_other_kinds_of_files_are_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / "other.gguf"
     path.write_bytes(bad.OTHER_KINDS[name])
-    report = show_model(str(path))
+    report = described(str(path))
     assert report.warnings == (report.problem,)
     assert "model" in report.problem or "vocabulary" in report.problem
     assert report.n_layer == 1
@@ -249,7 +254,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
         "x.one": -inf,
     }
     path = write_puppet(tmp_path / "p.gguf", ["a"], extra=extra.items()).path
-    document = show_document(show_model(str(path)), metadata=True)
+    document = show_document(described(str(path)), metadata=True)
     assert dump(document)
     assert document["sampling"] == {"file": {"temp": None, "top_k": 20}, "catalogue": {}}
     metadata = document["metadata"]

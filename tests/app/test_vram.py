@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from llmrun.app.library.asking import answer
 from llmrun.app.memory.devices import DeviceProbe
 from llmrun.app.memory.host_memory import HostMemory
 from llmrun.app.memory.vram import vram_report
@@ -62,7 +63,7 @@ def report_of(
         None if model is None else str(model),
         **{"named": (("CPU", 64 * GIB),), **rest},
     )
-    return vram_report(request, start_probe=start or seen(CPU))
+    return answer(vram_report(request, start_probe=start or seen(CPU)))
 
 
 def sizes(device: DeviceUse) -> dict[str, int]:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from llmrun.commands.memory_options import DEFAULT_RESERVE, Device, Reserve, memory_of
 from llmrun.commands.options import takes_settings
+from llmrun.commands.waiting import shown
 from llmrun.config.schema import SETTINGS
 from llmrun.errors import Interrupted, ModelNotFound, UsageError
 
 if TYPE_CHECKING:
     from llmrun.app.library.pull import Pull
-    from llmrun.reports.download import DownloadEvent
     from llmrun.reports.pull import Pulled
     from llmrun.store.repo_files import RepoFile
     from llmrun.store.variants import Variant
     from llmrun.ui.streams import Streams
-
-T = TypeVar("T")
 
 _OF_CONTEXT = {"n_ctx", "type_k", "type_v"}
 _WITHOUT = [setting.name for setting in SETTINGS if setting.name not in _OF_CONTEXT]
@@ -118,22 +114,6 @@ def _list_offers(begun: Pull | Pulled, streams: Streams, *, json: bool, quiet: b
         streams.write_text(dump(offers_document(offers)))
     else:
         print_offers(streams, offers)
-
-
-def shown(events: Generator[DownloadEvent, None, T], streams: Streams, *, quiet: bool) -> T:
-    """What a question to the Hub or a download comes to, shown meanwhile; `Interrupted` at Ctrl-C."""
-    from llmrun.ui.download_view import DownloadView
-
-    view = DownloadView(streams, quiet=quiet)
-    with closing(events):
-        try:
-            while True:
-                view.take(next(events))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            view.close()
 
 
 def fetch_shown(begun: Pull, variant: Variant[RepoFile], streams: Streams, *, quiet: bool) -> Pulled:

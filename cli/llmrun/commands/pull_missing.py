@@ -89,7 +89,8 @@ def _ref(request: OpenRequest) -> str:
 
 def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, ask: bool, quiet: bool) -> None:
     from llmrun.app.library.pull import PullRequest, begin_pull
-    from llmrun.commands.pull import fetch_shown, shown
+    from llmrun.commands.pull import fetch_shown
+    from llmrun.commands.waiting import shown
     from llmrun.errors import NetworkFailure
     from llmrun.reports.pull import Pulled
     from llmrun.ui.ask import ask_yes
@@ -119,7 +120,7 @@ def _fetch(request: OpenRequest, missing: ModelNotFound, streams: Streams, *, as
 def _variant(begun: Pull, streams: Streams, *, quiet: bool) -> Variant[RepoFile]:
     """What was named, else what suits this machine best."""
     from llmrun.app.library.pull import marked
-    from llmrun.commands.pull import shown
+    from llmrun.commands.waiting import shown
 
     if begun.tag:
         return begun.named(begun.tag)

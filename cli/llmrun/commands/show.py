@@ -27,6 +27,7 @@ def show(
     Works on files that cannot run too: cut short, of an unknown architecture, or no language model.
     """
     from llmrun.app.library.show import show_model
+    from llmrun.commands.waiting import shown
     from llmrun.documents.models import show_document
     from llmrun.documents.requests import dump
     from llmrun.ui import show_view
@@ -35,7 +36,8 @@ def show(
     if template and (metadata or tensors) and not json:
         raise UsageError("--template writes the template and nothing else", "ask for the rest apart")
     streams = Streams.of_process()
-    report = show_model(model, check_template=json or not (metadata or tensors or template))
+    checked = json or not (metadata or tensors or template)
+    report = shown(show_model(model, check_template=checked), streams)
     show_view.print_warnings(streams, report)
     if json:
         document = show_document(report, metadata=metadata, tensors=tensors, template=template)

@@ -84,6 +84,7 @@ def vram(
     from llmrun.app.memory.vram import vram_report
     from llmrun.app.memory.vram_request import VramRequest
     from llmrun.app.settings import SettingSources
+    from llmrun.commands.waiting import shown
     from llmrun.documents.models import vram_document
     from llmrun.documents.requests import dump
     from llmrun.ui.streams import Streams
@@ -101,7 +102,7 @@ def vram(
         explain=explain,
     )
     streams = Streams.of_process()
-    report = vram_report(request)
+    report = shown(vram_report(request), streams)
     print_vram_warnings(streams, report)
     if json:
         streams.write_text(dump(vram_document(report)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmrun.app.library.asking import LISTING_LIMIT_S, answer, asked
+from llmrun.app.library.asking import LISTING_LIMIT_S, asked
 from llmrun.config.dirs import user_cache_dir
 from llmrun.errors import ModelNotFound, NetworkFailure
 from llmrun.events import RemoteModel
@@ -17,6 +17,7 @@ from llmrun.store.resolve import ResolvedModel, resolve
 
 if TYPE_CHECKING:
     from llmrun.config.layers import Effective
+    from llmrun.reports.download import HubAwaited
     from llmrun.store.remote import Repository
     from llmrun.store.repo_files import RepoFile
     from llmrun.store.variants import Variant
@@ -46,9 +47,9 @@ Choice = Callable[["Repository"], tuple["Variant[RepoFile]", int]]
 """Chooses among a repository's models; the bytes received for that come with it."""
 
 
-def find_model(ref: str, cache_dir: Path, choose: Choice) -> Found:
+def find_model(ref: str, cache_dir: Path, choose: Choice) -> Generator[HubAwaited, None, Found]:
     """The model that `ref` names. What is on this machine is taken without a look at the Hub; else `choose`
-    says which quantization is meant where `ref` names none.
+    says which quantization is meant where `ref` names none. Yields while the Hub does not answer.
 
     Raises:
         ModelNotFound, UsageError: there is none, here or there, or no single one.
@@ -64,14 +65,14 @@ def find_model(ref: str, cache_dir: Path, choose: Choice) -> Found:
         if name is None:
             raise
         try:
-            repository = answer(asked(lambda: ask_hub(name), LISTING_LIMIT_S))
+            repository = yield from asked(lambda: ask_hub(name), LISTING_LIMIT_S)
         except NetworkFailure as failure:
             raise NetworkFailure(f"{missing.message}, and {failure.message}", failure.hint) from failure
     if name.tag:
         variant, received = repository.chosen(name.tag), 0
     else:
-        variant, received = answer(asked(lambda: choose(repository)))
-    read = answer(asked(lambda: stand_in(repository, variant, cache_dir)))
+        variant, received = yield from asked(lambda: choose(repository))
+    read = yield from asked(lambda: stand_in(repository, variant, cache_dir))
     received += read.received_bytes
     remote = RemoteModel(read.model.repo, read.model.commit, read.pull_name, read.paths, received)
     return Found(read.model, remote)

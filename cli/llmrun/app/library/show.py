@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from llmrun.gguf.facts import ModelFacts, model_facts
 from llmrun.gguf.header import GgufHeader, LazyArray, MetaValue
 from llmrun.gguf.layers import per_layer
 from llmrun.gguf.reader import read_header
+from llmrun.reports.download import HubAwaited
 from llmrun.reports.model import (
     ArraySummary,
     AttentionReport,
@@ -44,7 +45,7 @@ MAX_TEMPLATE_CHARS = 1 << 20
 """A longer template is not tried: no real one comes near."""
 
 
-def show_model(ref: str, *, check_template: bool = True) -> ModelReport:
+def show_model(ref: str, *, check_template: bool = True) -> Generator[HubAwaited, None, ModelReport]:
     """Describe the model that `ref` names. `check_template` off leaves its chat template untried.
 
     Raises:
@@ -52,7 +53,7 @@ def show_model(ref: str, *, check_template: bool = True) -> ModelReport:
         NetworkFailure: it is not on this machine, and the Hub cannot be asked.
         NotAModel: it is another kind of file, or its header is broken or ends too early.
     """
-    found = find_model(ref, user_cache_dir(os.environ), Best())
+    found = yield from find_model(ref, user_cache_dir(os.environ), Best())
     model = found.model
     headers = [read_header(path) for path in model.parts]
     header = replace(headers[0], tensors=tuple(t for h in headers for t in h.tensors), file_bytes=None)

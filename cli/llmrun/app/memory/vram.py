@@ -6,20 +6,22 @@ meanwhile. It is started before the rooms that compute are even imported, as it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from llmrun.app.memory.devices import DeviceProbe
 from llmrun.app.memory.vram_request import VramRequest
 from llmrun.app.plan import model_params
+from llmrun.reports.download import HubAwaited
 from llmrun.reports.vram import VramReport
 
 
 def vram_report(
     request: VramRequest, *, start_probe: Callable[[Sequence[str]], DeviceProbe] = DeviceProbe
-) -> VramReport:
+) -> Generator[HubAwaited, None, VramReport]:
     """The memory that `request` will take on the devices there are.
 
-    Of a model that is not on this machine the header alone is read from the Hub.
+    Of a model that is not on this machine the header alone is read from the Hub; yields while that does not
+    answer.
 
     Raises:
         UsageError: no model, a setting, a device or a combination that cannot be.
@@ -31,4 +33,4 @@ def vram_report(
     probe = start_probe(model_params(settings, "").rpc)
     from llmrun.app.memory.vram_estimate import report_of
 
-    return report_of(request, settings, probe)
+    return (yield from report_of(request, settings, probe))

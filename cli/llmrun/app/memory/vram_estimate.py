@@ -6,7 +6,7 @@ The engine computes from header-only copies in a temporary folder, so that no we
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -39,6 +39,7 @@ from llmrun.memory.placement import place
 from llmrun.memory.plan import DeviceInfo, DeviceReport, MemoryPlan, MemoryReport
 from llmrun.memory.use import has_room
 from llmrun.memory.ways import ways_out
+from llmrun.reports.download import HubAwaited
 from llmrun.reports.vram import VerifiedDevice, VramReport, VramSettings
 
 
@@ -66,11 +67,13 @@ class _Question:
     auto_layers: bool
 
 
-def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> VramReport:
+def report_of(
+    request: VramRequest, settings: Effective, probe: DeviceProbe
+) -> Generator[HubAwaited, None, VramReport]:
     """The report; errors as in `vram_report`."""
     named = dict(request.named)
     best = Best(settings, lambda: with_named(probe.result()[0], named), request.reserve_bytes)
-    subject = _subject(request, best)
+    subject = yield from _subject(request, best)
     found, failure = probe.result()
     devices = with_named(found, named)
     if request.exact or request.verify:
@@ -119,7 +122,7 @@ def report_of(request: VramRequest, settings: Effective, probe: DeviceProbe) -> 
     )
 
 
-def _subject(request: VramRequest, best: Best) -> _Subject:
+def _subject(request: VramRequest, best: Best) -> Generator[HubAwaited, None, _Subject]:
     if request.numbers is not None:
         return _from_numbers(request)
     if request.model is None:
@@ -127,7 +130,7 @@ def _subject(request: VramRequest, best: Best) -> _Subject:
             "no model is named",
             "give MODEL, or its numbers with --layers, --kv-heads, --head-dim and --params",
         )
-    found = find_model(request.model, request.cache_dir, best)
+    found = yield from find_model(request.model, request.cache_dir, best)
     if found.remote is not None and request.verify:
         raise ModelNotFound(
             f"{request.model} is not on this machine, and --verify loads it",
