@@ -22,7 +22,6 @@ from llmrun.store.hf_cache import is_repo_name
 from llmrun.store.local import find_local
 from llmrun.store.variants import part_name, split_name, whole_stem
 
-_NAMES_SHOWN = 8
 _PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 
 
@@ -194,12 +193,9 @@ def _unknown_name(name: str, catalogue: Catalogue) -> ModelNotFound:
     from difflib import get_close_matches
 
     near = get_close_matches(name.lower(), list(catalogue), n=3, cutoff=0.5)
-    known = ", ".join(near or list(catalogue)[:_NAMES_SHOWN])
-    hint = f"did you mean {known}?"
+    hint = f"did you mean {', '.join(near)}?"
     if not near:
-        more = len(catalogue) - _NAMES_SHOWN
-        known += f" and {more} more" if more > 0 else ""
-        hint = f"known names: {known}; or give user/repo, or the path of a .gguf file"
+        hint = "`llmrun pull --list` shows known names; or give user/repo, or the path of a .gguf file"
     return ModelNotFound(f"there is no model named {printable(name)}", hint)
 
 
