@@ -172,6 +172,23 @@ def test_an_integrated_gpu_and_the_host_share_one_memory(planner: Planner) -> No
     assert "250.0 MiB" in refused.value.message
 
 
+def test_weights_that_are_read_count_as_main_memory(planner: Planner) -> None:
+    """Where an integrated GPU takes none from a mapped file: 16 of 30 layers and the embedding, 62.5 MiB."""
+    inside = Device("Vulkan0", "graphics of the processor", "igpu", 64 * GIB, 64 * GIB)
+    read = replace(inside, maps=False)
+    least = next(n for n in range(250, 600) if _loads(planner, inside, n * MIB))
+    assert not _loads(planner, read, (least + 60) * MIB)
+    assert _loads(planner, read, (least + 65) * MIB)
+
+
+def _loads(planner: Planner, device: Device, host_bytes: int) -> bool:
+    try:
+        planner.plan([device], host_bytes=host_bytes, gpu_layers=15)
+    except DoesNotFit:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("layers", [1, 99, "all"])
 def test_layers_without_a_gpu_are_an_error_where_that_is_wanted(planner: Planner, layers: object) -> None:
     assert planner.plan([], gpu_layers=layers).offload is None

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from llmrun.engine.api import ContextParams, ModelParams
-from llmrun.engine.bindings import library
+from llmrun.engine.api import ContextParams, GpuLayers, ModelParams
+from llmrun.engine.bindings import Device, library, native_log
 from llmrun.engine.llama import LlamaEngine, open_engine
 from llmrun.engine.model import Model, wanted_layers
 from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel, UsageError
@@ -32,8 +32,8 @@ from tests.support.waiting import wait_until
 
 _OPEN_WITH_48_MIB = """
 import resource, sys, threading
-from llmrun.engine.api import ContextParams, ModelParams
-from llmrun.engine.bindings import library
+from llmrun.engine.api import ContextParams, GpuLayers, ModelParams
+from llmrun.engine.bindings import Device, library, native_log
 from llmrun.engine.llama import open_engine
 from llmrun.errors import DoesNotFit
 library()
@@ -77,11 +77,32 @@ def test_layers_wanted() -> None:
     assert wanted_layers(7, has_gpu=True) == 7
 
 
+@pytest.mark.parametrize(
+    ("layers", "maps", "use_mmap", "mapped"),
+    [("all", True, True, True), ("all", False, True, False), (0, False, True, True), (0, True, False, False)],
+)
+def test_a_gpu_that_takes_no_weights_from_a_mapping(
+    tiny_path: dict[Arch, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    layers: GpuLayers,
+    maps: bool,
+    use_mmap: bool,
+    mapped: bool,
+) -> None:
+    gpu = Device("Vulkan0", "graphics of the processor", "igpu", 1, 1, maps=maps)
+    monkeypatch.setattr("llmrun.engine.model.gpus_in_use", lambda _params: [gpu])
+    params = ModelParams(str(tiny_path["llama"]), gpu_layers=layers, use_mmap=use_mmap)
+    model = Model(params, extra_bufts=False, progress=lambda _: None, cancelled=threading.Event())
+    assert model.mapped == mapped
+    assert any(f"load_mode = {'mmap' if mapped else 'none'}" in line for line in native_log.lines)
+    model.close()
+
+
 def test_layers_for_prediction_take_places_on_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As load_tensors in llama-model.cpp counts: n_layer_all and the output."""
-    monkeypatch.setattr("llmrun.engine.model.gpus_in_use", lambda _params: ["a GPU"])
+    monkeypatch.setattr("llmrun.engine.model.gpus_in_use", lambda _params: [Device("CUDA0", "", "gpu", 1, 1)])
     path = write_arch(tmp_path / "m.gguf", "glm4moe")
     model = Model(
         ModelParams(str(path), gpu_layers="all"),

@@ -128,6 +128,7 @@ class EngineFacts:
 
     `long_rope`: the context is too large for the short factors of a LongRoPE model.
     `compute_bytes`: scratch and output buffers of the context, `weights_bytes`: the model's, each by device.
+    `mapped`: the model's file is mapped, not read.
     """
 
     n_ctx: int
@@ -158,6 +159,7 @@ class EngineFacts:
     long_rope: bool = False
     compute_bytes: Mapping[str, int] = field(default_factory=dict)
     weights_bytes: Mapping[str, int] = field(default_factory=dict)
+    mapped: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class Device:
     """One device of ggml's registry. Memory is what the backend reports, in bytes.
 
     `pipelines`: it computes asynchronously and has events to wait for, as the scheduler's pipeline needs.
-    `backend` sees it; `address` is its place on the PCI bus, empty where the backend does not tell.
+    `maps`: its weights may come from a mapped file; where they should not, loading takes many times as long
+    or does not end. `backend` sees it; `address` is its place on the PCI bus, empty where it does not tell.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Device:
     free_bytes: int
     total_bytes: int
     pipelines: bool = True
+    maps: bool = True
     backend: str = ""
     address: str = ""
 
@@ -191,6 +193,7 @@ def devices() -> tuple[Device, ...]:
                 props.memory_free,
                 props.memory_total,
                 props.runs_async and props.events,
+                props.mmap_support,
                 backend,
                 (props.device_id or b"").decode(),
             )

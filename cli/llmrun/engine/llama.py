@@ -68,6 +68,7 @@ class LlamaEngine:
             library=library_path(),
             identity=identity_of(model.handle),
             weights_bytes=model.buffer_bytes,
+            mapped=model.mapped,
             compute_bytes=context.compute_bytes,
             memory=context.kind,
             long_rope=context.long_rope,

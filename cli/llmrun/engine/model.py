@@ -56,12 +56,14 @@ class Model:
         """
         lib = library()
         add_rpc_servers(params.rpc)
-        n_gpus = len(gpus_in_use(params))
+        gpus = gpus_in_use(params)
         native = lib.llama_model_default_params()
-        native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu=n_gpus > 0)
-        native.load_mode = lib.LLAMA_LOAD_MODE_NONE if dry else _load_mode(lib, params)
+        native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu=bool(gpus))
+        self.mapped = params.use_mmap and (not native.n_gpu_layers or all(gpu.maps for gpu in gpus))
+        mode = _load_mode(lib, mapped=self.mapped, locked=params.use_mlock)
+        native.load_mode = lib.LLAMA_LOAD_MODE_NONE if dry else mode
         native.no_alloc, native.use_extra_bufts = dry, extra_bufts
-        self._placement = Placement(native, params, n_gpus)  # its arrays must outlive the load
+        self._placement = Placement(native, params, len(gpus))  # its arrays must outlive the load
 
         def on_progress(fraction: float, _user_data: object) -> bool:
             progress(fraction)
@@ -95,7 +97,7 @@ class Model:
         self.chunked_window = self.meta("general.architecture") == "llama4"
         self.long_rope_beyond = self._long_rope_beyond()
         n_slots = 1 + lib.llama_model_n_layer(self.handle) + lib.llama_model_n_layer_nextn(self.handle)
-        self.gpu_layers = min(native.n_gpu_layers, n_slots) if n_gpus else 0  # the output counts as one
+        self.gpu_layers = min(native.n_gpu_layers, n_slots) if gpus else 0  # the output counts as one
 
     def meta(self, key: str) -> str:
         """A metadata value as text, empty when the file lacks the key."""
@@ -159,14 +161,14 @@ def wanted_layers(gpu_layers: GpuLayers, has_gpu: bool) -> int:
     return _ALL_LAYERS if gpu_layers == "all" else gpu_layers
 
 
-def _load_mode(lib: Any, params: ModelParams) -> int:
+def _load_mode(lib: Any, *, mapped: bool, locked: bool) -> int:
     modes = {
         (False, False): lib.LLAMA_LOAD_MODE_NONE,
         (True, False): lib.LLAMA_LOAD_MODE_MMAP,
         (False, True): lib.LLAMA_LOAD_MODE_MLOCK,
         (True, True): lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
     }
-    return int(modes[params.use_mmap, params.use_mlock])
+    return int(modes[mapped, locked])
 
 
 def _cause() -> str:

@@ -72,13 +72,14 @@ def _split_points(plan: MemoryPlan, gpus: Sequence[DeviceInfo], host: DeviceInfo
 class Placement:
     """Device of each place, by index into `devices`; the host is number 0.
 
-    `pipelined`: the GPUs work on several micro-batches at a time.
+    `pipelined`: the GPUs work on several micro-batches at a time. `mapped`: the file is mapped, not read.
     """
 
     devices: tuple[DeviceInfo, ...]
     slots: tuple[int, ...]
     gpu_layers: int
     pipelined: bool = False
+    mapped: bool = True
 
     def layer(self, index: int) -> int:
         """Device of a layer."""
@@ -111,7 +112,8 @@ def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -
     pipelined = (
         on_gpu == facts.n_slots and _may_pipeline(plan, len(gpus)) and all(d.pipelines for d in others)
     )
-    return Placement((host, *gpus), tuple(slots), on_gpu, pipelined)
+    mapped = plan.use_mmap and (not on_gpu or all(gpu.maps for gpu in gpus))
+    return Placement((host, *gpus), tuple(slots), on_gpu, pipelined, mapped)
 
 
 def _check_gpus(plan: MemoryPlan, n_gpus: int) -> None:
@@ -178,7 +180,7 @@ def place_weights(facts: MemoryFacts, plan: MemoryPlan, placement: Placement) ->
                 break
         placed.append(PlacedWeight(weight, device))
         if facts.tied and weight.name == "token_embd.weight":
-            twice_on_host = facts.tied_first and not plan.use_mmap
+            twice_on_host = facts.tied_first and not placement.mapped
             if placement.output != 0 or twice_on_host:
                 placed.append(PlacedWeight(weight, placement.output))
     return tuple(placed)

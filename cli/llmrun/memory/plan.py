@@ -48,6 +48,7 @@ class DeviceInfo:
     """A device and its memory as its backend reports it.
 
     `pipelines`: it computes asynchronously and can wait for others, as the engine's pipeline wants of all.
+    `maps`: it takes weights from a mapped file; a model of which it has layers is read where it does not.
     `space_bytes`: of main memory, what a limit on the address space leaves, mapped files included.
     """
 
@@ -56,6 +57,7 @@ class DeviceInfo:
     free_bytes: int
     total_bytes: int
     pipelines: bool = True
+    maps: bool = True
     space_bytes: int | None = None
 
 

@@ -64,7 +64,7 @@ def subject_of(opened: Opened, digest: str) -> Subject:
         flash_attn_used=made.flash_attn,
         tensor_split="/".join(f"{share:.2f}" for share in split) if split else "0.00",
         overrides=";".join(hardware.override_tensor) or "none",
-        load_mode=_LOAD_MODES[hardware.use_mmap, hardware.use_mlock],
+        load_mode=_LOAD_MODES[made.mapped, hardware.use_mlock],
         repack=made.extra_bufts,
     )
 

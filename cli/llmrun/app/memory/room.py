@@ -30,22 +30,23 @@ class Lack:
     mapped: bool = False
 
 
-def lacking(use: Use, plan: MemoryPlan) -> Iterator[Lack]:
+def lacking(use: Use) -> Iterator[Lack]:
     """The devices that cannot hold their part of the plan, main memory first."""
-    for index, (device, needed) in enumerate(zip(use.placement.devices, _needed(use, plan), strict=True)):
-        free = room_bytes(use.placement.devices, index)
+    devices, mapped = use.placement.devices, use.placement.mapped
+    for index, (device, needed) in enumerate(zip(devices, _needed(use), strict=True)):
+        free = room_bytes(devices, index)
         if needed > free:
             yield Lack(replace(device, free_bytes=free), needed)
         elif index == 0 and device.space_bytes is not None:
-            needed += use.buckets[0].weights_bytes if plan.use_mmap else 0
+            needed += use.buckets[0].weights_bytes if mapped else 0
             if needed > device.space_bytes:
-                yield Lack(replace(device, free_bytes=device.space_bytes), needed, mapped=plan.use_mmap)
+                yield Lack(replace(device, free_bytes=device.space_bytes), needed, mapped=mapped)
 
 
-def _needed(use: Use, plan: MemoryPlan) -> list[int]:
+def _needed(use: Use) -> list[int]:
     """Bytes each device must hold at all times."""
     sums = [held.sum_bytes for held in use.buckets]
-    sums[0] -= use.buckets[0].weights_bytes if plan.use_mmap else 0
+    sums[0] -= use.buckets[0].weights_bytes if use.placement.mapped else 0
     return [needed_bytes(use.placement.devices, sums, index) for index in range(len(sums))]
 
 
@@ -57,7 +58,7 @@ def check_room(
     `auto_layers`: other layers would be chosen for another context or cache.
     """
     use = device_use(facts, plan, devices)
-    lack = next(lacking(use, plan), None)
+    lack = next(lacking(use), None)
     if lack is None:
         return
     device = lack.device
@@ -87,9 +88,7 @@ def not_allocated(
     memory where they hold nothing.
     """
     use = device_use(facts, plan, devices)
-    needed = {
-        device.name: size for device, size in zip(use.placement.devices, _needed(use, plan), strict=True)
-    }
+    needed = {device.name: size for device, size in zip(use.placement.devices, _needed(use), strict=True)}
     sums = [
         f"{device.name} needs {format_bytes(needed[device.name])}, {format_bytes(device.free_bytes)} are free"
         for device in devices
@@ -108,13 +107,13 @@ def not_allocated(
 def _what_would_fit(
     facts: MemoryFacts, plan: MemoryPlan, use: Use, devices: Sequence[DeviceInfo], auto_layers: bool
 ) -> str:
-    hints = _hints(facts, plan, _with_mapped(use, plan, devices), auto_layers)
+    hints = _hints(facts, plan, _with_mapped(use, devices), auto_layers)
     return f"what would fit: {' or '.join(hints)}" if hints else "use a smaller model"
 
 
-def _with_mapped(use: Use, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+def _with_mapped(use: Use, devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     """`devices` with what is mapped into main memory added to what is free of it, address space allowing."""
-    mapped_bytes = use.buckets[0].weights_bytes if plan.use_mmap else 0
+    mapped_bytes = use.buckets[0].weights_bytes if use.placement.mapped else 0
     return tuple(
         replace(d, free_bytes=_within(d, d.free_bytes + mapped_bytes)) if d.kind == "cpu" else d
         for d in devices

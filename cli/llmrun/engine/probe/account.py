@@ -33,7 +33,6 @@ class _Opened:
     model: Model
     load_log: tuple[str, ...]
     cpu: str
-    mapped: bool
     dry: bool
 
 
@@ -52,7 +51,7 @@ def account(
         model, extra_bufts=extra_bufts, progress=lambda _: None, cancelled=threading.Event(), dry=dry
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
-    opened = _Opened(loaded, tuple(native_log.lines), cpu, model.use_mmap, dry)
+    opened = _Opened(loaded, tuple(native_log.lines), cpu, dry)
     with closing(loaded):
         slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
         if dry:
@@ -109,7 +108,7 @@ def _add_up(
         compute = reserved_compute(context.handle, native_log.lines, names, n_gpus=n_gpus) or compute
     tensors = [tensor for path in paths for tensor in read_header(path).tensors]
     weights = weights_by_device(
-        tensors, layer_devices, opened.load_log, names, opened.cpu, mapped=opened.mapped
+        tensors, layer_devices, opened.load_log, names, opened.cpu, mapped=opened.model.mapped
     )
     model, repack = (breakdown.model, breakdown.repack) if breakdown else (Counter[str](), Counter[str]())
     output = _output(context, params, opened.model.vocab.n_tokens, names)
