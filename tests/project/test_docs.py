@@ -81,6 +81,14 @@ def test_the_table_of_models_follows_the_catalogue(tmp_path: Path) -> None:
     assert named == list(read_catalogue(catalogue_path()))
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_name_existing_python_files(path: Path) -> None:
+    """By their path from the top, or from the package."""
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w*-]+\.py)`", path.read_text()))
+    places = (ROOT, ROOT / "cli" / "llmrun")
+    assert not [name for name in named if not any(any(place.glob(name)) for place in places)]
+
+
 def small_app() -> typer.Typer:
     """A program with a command, a hidden one and a group."""
     app = typer.Typer()
