@@ -117,6 +117,7 @@ class LoopbackHub:
         self.log: list[Request] = []
         self.lock = threading.Lock()
         self._servers = [_serve(self), _serve(self)]
+        self._kept: list[socket.socket] = []
         self.endpoint, self.storage = (f"http://127.0.0.1:{s.server_port}" for s in self._servers)
 
     def add(self, path: str, content: bytes | Path, *, repo: str = REPO, large: bool = True) -> Stored:
@@ -149,10 +150,23 @@ class LoopbackHub:
         self._servers.append(server)
         return f"https://127.0.0.1:{server.server_port}"
 
+    def fall_silent(self) -> None:
+        """Nobody answers any more; the ports stay taken, for another test's Hub would answer there."""
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+            kept = socket.socket()
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind(("127.0.0.1", server.server_port))
+            self._kept.append(kept)
+        self._servers.clear()
+
     def close(self) -> None:
         for server in self._servers:
             server.shutdown()
             server.server_close()
+        for kept in self._kept:
+            kept.close()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class Online:
 
     def offline(self) -> None:
         """Nobody answers any more."""
-        self.server.close()
+        self.server.fall_silent()
 
     def partial(self) -> list[Path]:
         """Files that a broken-off download left."""
