@@ -77,7 +77,7 @@ class TestCrashOfAmxKernels:
 
     def test_a_child_that_dies_by_a_signal_is_told(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
-        monkeypatch.setattr("llmrun.engine.probe.child._command", lambda _: dies)
+        monkeypatch.setattr("llmrun.engine.probe.child.command", lambda _: dies)
         ended = cli.here("vram", "smollm2-135m", "--exact")
         assert ended.status != 0
         assert ended.out == b""
