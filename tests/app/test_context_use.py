@@ -21,7 +21,14 @@ def context(chat: Chat, text: str) -> ContextUse | None:
 
 def watched(desk: Desk, **flags: object) -> Chat:
     return desk.chat(
-        [["one"], ["two"]], None, watched=True, n_ctx_train=8192, n_ctx=CAPACITY, max_tokens=20, **flags
+        [["one"], ["two"]],
+        None,
+        watched=True,
+        n_ctx_train=8192,
+        clock=None,
+        n_ctx=CAPACITY,
+        max_tokens=20,
+        **flags,
     )
 
 

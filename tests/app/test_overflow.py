@@ -22,7 +22,7 @@ from llmrun.chat.overflow import (
     widened,
 )
 from llmrun.errors import PromptTooLong
-from llmrun.events import Notice, PrefillProgress
+from llmrun.events import Event, Notice, PrefillProgress
 
 from tests.support.puppet import write_puppet
 from tests.support.requests import Answered, Desk
@@ -46,7 +46,15 @@ def prompt_of(desk: Desk, index: int = -1) -> str:
 def long_chat(desk: Desk, **flags: object) -> tuple[Chat, list[Answered]]:
     """Thirty turns in a window that holds a few."""
     chat = desk.chat(
-        [["fine"]], None, n_ctx=512, max_tokens=20, system=SYSTEM, watched=False, n_ctx_train=8192, **flags
+        [["fine"]],
+        None,
+        n_ctx=512,
+        max_tokens=20,
+        system=SYSTEM,
+        watched=False,
+        n_ctx_train=8192,
+        clock=None,
+        **flags,
     )
     return chat, [say(chat, f"message {number:02} " + "x" * 40) for number in range(30)]
 
@@ -114,6 +122,22 @@ def test_what_cannot_be_dropped_is_refused(desk: Desk, policy: str) -> None:
     with pytest.raises(PromptTooLong) as refused:
         say(chat, "b")
     assert "--overflow" not in refused.value.hint
+
+
+@pytest.mark.parametrize("policy", ["drop", "summarize", "stop"])
+def test_a_message_too_long_by_itself_is_refused_at_once(desk: Desk, policy: str) -> None:
+    """No summary is written for it, nothing is said to be left out, and no policy is named as a way out."""
+    chat = desk.chat([["fine"]], n_ctx=256, max_tokens=20, system=SYSTEM, overflow=policy)
+    say(chat, "a" * 60)
+    runs, shown, events = len(desk.engines[-1].prompts), list[Event](), chat.say("b" * 300)
+    with pytest.raises(PromptTooLong) as refused:
+        shown.extend(events)
+    assert not any(isinstance(event, Notice) for event in shown)
+    assert len(desk.engines[-1].prompts) == runs
+    assert "--overflow" not in refused.value.hint
+    alone = len(f"<|system|>{SYSTEM}\n<|user|>{'b' * 300}\n<|go|>")
+    assert (f"{alone} tokens" in refused.value.message) == (policy != "stop")
+    assert say(chat, "c" * 20).completion.dropped_messages == 0
 
 
 def test_an_answer_may_use_what_room_is_left(desk: Desk) -> None:

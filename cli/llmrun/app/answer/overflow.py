@@ -36,13 +36,16 @@ def make_room(
     """The window that lets prompt and answer fit into `capacity` tokens, by the policy of `settings`.
 
     Says what was left out, and what came back since the context is larger. A prompt may come out too long all
-    the same, where its system text and newest message alone are, and where the policy is to stop.
+    the same: where its system text and newest message alone are, which leaves out all and says nothing, and
+    where the policy is to stop.
     """
     if settings.overflow == "stop":
         return Window()
     room = Room(capacity, answer_room(settings, capacity), int(capacity * settings.overflow_headroom))
     before, window = window, widened(conversation, window, room, count)
     shortest = Window(len(conversation.exchanges), window.summary)
+    if count(conversation.messages(window)) > capacity and alone_too_long(conversation, capacity, count):
+        return replace(shortest, summary="")
     if window.summary and count(conversation.messages(shortest)) > capacity:
         window = Window(window.left_out)
         yield Notice("warning", f"the summary is too long for a context of {format_count(capacity)} tokens")
@@ -59,6 +62,11 @@ def make_room(
         left_out = left_out_to_fit(conversation, again, Room(capacity, room.answer), count)
     yield Notice("warning", _told(left_out, capacity, summary, settings))
     return Window(left_out, summary)
+
+
+def alone_too_long(conversation: Conversation, capacity: int, count: Count) -> bool:
+    """Whether not even system text and newest message fit, so that nothing helps that could be left out."""
+    return count(conversation.messages(Window(len(conversation.exchanges)))) > capacity
 
 
 def _summary(

@@ -96,14 +96,12 @@ class Prompter:
         """Tokens of the prompt; errors as in `chat`."""
         return len(self.chat(messages).tokens)
 
-    def check_fits(self, n_tokens: int, *, droppable: bool = False) -> None:
-        """Raise `PromptTooLong` where a prompt has more tokens than the context.
+    def refusal(self, n_tokens: int, *, droppable: bool) -> PromptTooLong:
+        """What to raise where a prompt has more tokens than the context.
 
-        `droppable`: older messages could be left out, but the policy is to stop.
+        `droppable`: it would fit without older messages, but the policy is to stop.
         """
         facts = self._engine.facts
-        if n_tokens <= facts.n_ctx_seq:
-            return
         trained, wanted = facts.n_ctx_train, n_tokens + ANSWER_ROOM
         if n_tokens >= trained > 0:
             way_out = f"shorten the prompt: the model was trained for {format_count(trained)} tokens"
@@ -113,7 +111,7 @@ class Prompter:
             way_out = f"raise it with -c {min(wanted, trained or wanted)}"
         if droppable:
             way_out += ", or let its oldest messages go (--overflow drop)"
-        raise PromptTooLong(
+        return PromptTooLong(
             f"the prompt has {format_count(n_tokens)} tokens, "
             f"the context holds {format_count(facts.n_ctx_seq)}",
             way_out,

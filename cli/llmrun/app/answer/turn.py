@@ -13,7 +13,7 @@ from llmrun.app.answer.answer_text import AnswerText
 from llmrun.app.answer.context_use import context_use
 from llmrun.app.answer.decode import SEQ, Decoded, Decoder, grow
 from llmrun.app.answer.kv_use import kv_use
-from llmrun.app.answer.overflow import make_room
+from llmrun.app.answer.overflow import alone_too_long, make_room
 from llmrun.app.answer.prompts import NO_MEMORY, ControlTexts, Prepared, Prompter, log_prompt
 from llmrun.app.answer.summary import summarize
 from llmrun.app.loading import Opened
@@ -152,12 +152,19 @@ class Turns:
         log_prompt(prepared)
         if prepared.prompt.folded_system:
             yield Notice("info", "the chat template takes no system message: it leads the first message")
-        droppable = ask.conversation is not None and window.left_out < len(ask.conversation.exchanges)
-        prompter.check_fits(len(prepared.tokens), droppable=droppable)
+        if len(prepared.tokens) > self._engine.facts.n_ctx_seq:
+            raise prompter.refusal(len(prepared.tokens), droppable=self._droppable(ask, window, prompter))
         return prepared, window
 
     def _prompter(self, history: History) -> Prompter:
         return Prompter(self._opened, history, self._control_texts)
+
+    def _droppable(self, ask: Ask, window: Window, prompter: Prompter) -> bool:
+        """Whether a prompt that is too long would fit without older messages."""
+        talk, capacity = ask.conversation, self._engine.facts.n_ctx_seq
+        if talk is None or window.left_out == len(talk.exchanges):
+            return False
+        return not alone_too_long(talk, capacity, prompter.count)
 
     def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
         """The summary that the messages ask for; the sequence holds what asked for it then."""
