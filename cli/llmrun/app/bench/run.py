@@ -1,7 +1,8 @@
 """`llmrun bench`: open each model with each combination of settings, measure its tests, keep every record.
 
 A record is in the history as soon as its test is complete. An interrupt ends the run with what there is; of
-the test under way the finished repetitions are kept, marked.
+the test under way the finished repetitions are kept, marked. The model is opened anew also where only the
+context differs: what fits is planned with the memory that is free before the weights are in it.
 """
 
 from __future__ import annotations
