@@ -16,6 +16,8 @@ from llmrun.engine.scripted import Script, ScriptedEngine
 from llmrun.errors import EngineFailure, Interrupted
 from llmrun.events import Accepted, Event
 
+from tests.support.waiting import TIMEOUT_S
+
 
 def events(count: int) -> Iterator[Event]:
     for number in range(count):
@@ -36,7 +38,8 @@ def test_an_error_is_raised_where_the_events_are_read() -> None:
         received.extend(in_worker(failing(), Stop()))
 
 
-def test_closing_early_stops_the_work_and_waits_for_it() -> None:
+def test_closing_early_stops_the_work_and_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PATIENCE_S", TIMEOUT_S)
     stop, ended = Stop(), threading.Event()
 
     def endless() -> Iterator[Event]:
@@ -64,7 +67,10 @@ def test_ctrl_c_while_loading_raises() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_stops_a_request_and_an_impatient_second_one_changes_nothing() -> None:
+def test_ctrl_c_stops_a_request_and_an_impatient_second_one_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "PATIENCE_S", TIMEOUT_S)
     stop = Stop()
     stop.attach(ScriptedEngine(Script([["a"]]), ContextParams()))
     before = signal.getsignal(signal.SIGINT)
