@@ -83,7 +83,10 @@ def join_prompt(files: Sequence[tuple[str, str]], prompts: Sequence[str], stdin:
     if stdin is not None and stdin.strip():
         parts.append(stdin.strip("\r\n") if parts else stdin)
     if not parts:
-        raise UsageError("the prompt is empty", "give it after MODEL, with -f FILE, or on standard input")
+        raise UsageError(
+            "the prompt is empty",
+            "give it after MODEL, with -f FILE, or on standard input; to talk: llmrun chat",
+        )
     return "\n\n".join(parts)
 
 
