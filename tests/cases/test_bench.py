@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, strict_json
+from tests.support.engines import open_llama
 from tests.support.models import smollm2_path
 from tests.support.puppet import byte_items, write_puppet
 from tests.support.waiting import wait_until
@@ -61,6 +62,27 @@ def test_c69_load_first_token_and_generation_are_apart(cli: Cli) -> None:
         assert record["load_ms"] > 0
         decoding_ms = record["total_ms"] - record["ttft_ms"]["total"]
         assert decoding_ms == pytest.approx((record["n_gen"] - 1) * itl_s * 1000, rel=1e-2)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/io", os.R_OK), reason="the system counts no reads")
+def test_c69_a_file_that_is_not_cached_is_read_while_it_loads(tmp_path: Path) -> None:
+    """So a cold file cache shows in the load time, and neither in the first token nor in the rate."""
+    model = Path(shutil.copy(smollm2_path(), tmp_path / "model.gguf"))
+    with model.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    engine = open_llama(model, n_ctx=256)
+    loaded = bytes_read()
+    assert engine.feed([(0, token) for token in range(20)]) == "ok"
+    assert engine.feed([(0, 1)]) == "ok"
+    engine.close()
+    assert bytes_read() - loaded < model.stat().st_size / 10
+
+
+def bytes_read() -> int:
+    """From disks, by this process."""
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["read_bytes"])
 
 
 @pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset")
