@@ -125,4 +125,4 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def _lever(lever: LeverGain) -> str:
     most = "at most " if lever.bound else ""
-    return f"{_LEVERS[lever.kind].format(value=lever.value)} {most}×{lever.gain:.2f}"
+    return f"{_LEVERS[lever.kind].format(value=lever.value)}: {most}×{lever.gain:.2f}"
