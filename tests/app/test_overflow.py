@@ -172,6 +172,22 @@ def test_a_summary_stands_in_place_of_what_was_left_out(desk: Desk) -> None:
     assert SUMMARY_HEAD not in prompt_of(desk)
 
 
+@pytest.mark.parametrize(
+    ("newest", "said"),
+    [(470, "s" * 60), (300, "s" * 200)],  # no room for any; room for one, but not for this
+)
+def test_a_message_beside_which_no_summary_fits_is_answered_without(
+    desk: Desk, newest: int, said: str
+) -> None:
+    chat = desk.chat([["one"], [said], ["two"]], n_ctx=512, max_tokens=20, overflow="summarize")
+    say(chat, "a" * 200)
+    answered = say(chat, "b" * newest)
+    assert answered.completion.summary == ""
+    assert answered.completion.dropped_messages == 2
+    assert any("left out" in text for text in warnings(answered))
+    assert prompt_of(desk).endswith(f"<|user|>{'b' * newest}\n<|go|>")
+
+
 def test_what_is_too_long_for_one_summary_is_summed_up_in_steps(desk: Desk) -> None:
     chat = desk.chat([["fine"]], n_ctx=512, max_tokens=20, overflow="summarize", overflow_headroom="0.6")
     for letter in "abcd":

@@ -54,14 +54,20 @@ def make_room(
         if left_out < before.left_out:
             yield Notice("info", _told_back(left_out, capacity))
         return window
-    summary = window.summary
+    dropped, summary = Window(left_out, window.summary), ""
     if settings.overflow == "summarize":
         yield Notice("info", f"summing up {_messages(left_out)} that the context has no room for")
         summary = yield from _summary(conversation, window, left_out, capacity, count, summarize)
+    if summary:
         again = Window(left_out, summary)
         left_out = left_out_to_fit(conversation, again, Room(capacity, room.answer), count)
-    yield Notice("warning", _told(left_out, capacity, summary, settings))
-    return Window(left_out, summary)
+        again = replace(again, left_out=left_out)
+        if count(conversation.messages(again)) <= capacity:
+            dropped = again
+        else:
+            summary = ""
+    yield Notice("warning", _told(dropped.left_out, capacity, summary, settings))
+    return dropped
 
 
 def alone_too_long(conversation: Conversation, capacity: int, count: Count) -> bool:
@@ -80,9 +86,11 @@ def _summary(
     """A summary of what is left out, in several steps where it is too long to be read at once.
 
     Each step sums up the summary so far and what follows it. An exchange too long even alone is passed over;
-    where nothing comes of a step, the summary so far is all.
+    where nothing comes of a step, the summary so far is all. None is begun that there is no room for.
     """
     n_tokens = min(SUMMARY_TOKENS, capacity // 8)
+    if count(conversation.messages(Window(len(conversation.exchanges)))) + n_tokens > capacity:
+        return ""
     while window.left_out < left_out:
         end = exchanges_that_fit(conversation, window, left_out, capacity - n_tokens, count)
         if end == window.left_out:
@@ -97,7 +105,7 @@ def _summary(
 
 def _told(left_out: int, capacity: int, summary: str, settings: OutputSettings) -> str:
     what = f"the context of {format_count(capacity)} tokens is too small for the whole conversation"
-    if summary and settings.overflow == "summarize":
+    if summary:
         return f"{what}: in place of its first {_messages(left_out)} the model reads: {summary}"
     failed = "no summary came of it; " if settings.overflow == "summarize" else ""
     return f"{what}: {failed}its first {_messages(left_out)} are left out"
