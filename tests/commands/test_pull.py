@@ -221,7 +221,7 @@ class TestNames:
 
 
 class TestTerminal:
-    @pytest.mark.parametrize("command", [("pull", REPO), ("run", REPO, "Hi")])
+    @pytest.mark.parametrize("command", [("pull", REPO), ("run", REPO, "Hi"), ("vram", REPO)])
     def test_a_silent_hub_is_told_and_ctrl_c_leaves_it(
         self, online: Online, command: tuple[str, ...]
     ) -> None:
