@@ -59,6 +59,12 @@ def test_nothing_is_read_ahead_of_an_answer_that_was_stopped(desk: Desk) -> None
     assert chat.kv.tokens == Answered(tuple(events)).completion.kv.tokens
 
 
+def test_nothing_is_read_ahead_of_a_message_that_does_not_come(desk: Desk) -> None:
+    chat = desk.chat([["answer"]], clock=ScriptClock(MEASURABLE_S))
+    answered = Answered(tuple(chat.say("a question to end with", last=True)))
+    assert answered.completion.kv.tokens == chat.kv.tokens
+
+
 @pytest.mark.parametrize(("clock", "cache"), [(10.0, True), (0.0, True), (MEASURABLE_S, False)])
 def test_nothing_is_read_ahead_where_it_is_slow_unmeasured_or_unwanted(
     desk: Desk, clock: float, cache: bool

@@ -155,10 +155,13 @@ class Chat:
         if welcome and request.model is None and opened.settings.context.model is None:
             yield from _suggestion(request.sources.env)
 
-    def say(self, text: str) -> Iterator[Event]:
-        """Answer `text`; errors are those of `Turns.answer`, after which the conversation is as before."""
+    def say(self, text: str, *, last: bool = False) -> Iterator[Event]:
+        """Answer `text`; errors are those of `Turns.answer`, after which the conversation is as before.
+
+        `last`: no message follows in this process, so that nothing is evaluated ahead for one.
+        """
         self._stop.release()
-        return logged(self._answer(text, regen=False), self._request.sources.env)
+        return logged(self._answer(text, regen=False, last=last), self._request.sources.env)
 
     def regenerate(self) -> Iterator[Event]:
         """Answer the last message again, in place of the last answer.
@@ -171,12 +174,11 @@ class Chat:
         self._stop.release()
         return logged(self._answer(self.session.turns[-1].user, regen=True), self._request.sources.env)
 
-    def _answer(self, text: str, *, regen: bool) -> Generator[Event, None, None]:
+    def _answer(self, text: str, *, regen: bool, last: bool = False) -> Generator[Event, None, None]:
         turns = self.session.turns
         window = Window(turns[-1].left_out, turns[-1].summary) if turns else Window()
-        for event in self._turns.answer(
-            _ask(self.session.system, turns[:-1] if regen else turns, text, window)
-        ):
+        ask = _ask(self.session.system, turns[:-1] if regen else turns, text, window)
+        for event in self._turns.answer(replace(ask, last=last)):
             if isinstance(event, Finished):  # kept before anybody sees that it is complete
                 yield from self._keep(text, event.completion, regen=regen)
             yield event

@@ -144,7 +144,7 @@ def _answer_once(
     session, request = _begin(store, request, choice, streams, pull=pull, quiet=quiet)
     talk = Chat(request, session, process_clock(), stop)
     with closing(talk), SigintStops(stop), ends_by_signal(stop):
-        for events in (talk.open(), talk.say(message)):
+        for events in (talk.open(), talk.say(message, last=True)):
             show_events(events, stop, view)
     if view.completion is not None and view.completion.finish_reason == "interrupted":
         raise Interrupted("interrupted")

@@ -40,13 +40,15 @@ _FINISH: dict[EndReason, FinishReason] = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What to answer: a conversation through the template, less what `window` leaves out, or `raw` text."""
+    """What to answer: a conversation through the template, less what `window` leaves out, or `raw` text.
+    `last`: the conversation does not go on in this process."""
 
     conversation: Conversation | None = None
     window: Window = field(default_factory=Window)
     raw: str | None = None
     ignore_eos: bool = False
     logprobs: int | None = None
+    last: bool = False
 
 
 class Turns:
@@ -114,7 +116,8 @@ class Turns:
         yield Finished(completion, self._clock())
         if not interrupted:
             yield from self._reuse.keep(self._history, len(tokens), completion.stats.total_s)
-            self._reuse.read_ahead(self._prompter(self._history))
+            if not ask.last:
+                self._reuse.read_ahead(self._prompter(self._history))
         return completion
 
     def leave(self) -> Iterator[Notice]:
