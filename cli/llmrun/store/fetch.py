@@ -24,7 +24,7 @@ from llmrun.store.repo_files import RepoFile
 
 LARGE_BYTES = 32 << 20
 _PIECE_MIN, _PIECE_MAX = 256 << 10, 16 << 20
-_AHEAD = 20  # the part of a file that may be ahead of the reader
+_AHEAD = 20  # the part of a file that may be asked for and not written yet
 _PROGRESS_BYTES = 64 << 10
 _TELL_EVERY_S = 0.5
 _SILENT_S, _LOOK_EVERY_S = 2.0, 1.0
@@ -96,7 +96,7 @@ class Fetch:
         rest = file.size_bytes - start
         self._connections = connections if rest >= LARGE_BYTES else 1
         self._piece_bytes = _PIECE_MIN if self._connections > 1 else rest
-        share = file.size_bytes // (_AHEAD * self._connections)
+        share = file.size_bytes // (_AHEAD * (self._connections + 2))  # one is being written, one asked for
         self._longest_bytes = max(_PIECE_MIN, min(_PIECE_MAX, share))
         self._next = start
         self._pieces: deque[_Piece] = deque()
