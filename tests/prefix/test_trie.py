@@ -38,8 +38,6 @@ def test_the_longest_usable_prefix_is_that_of_a_search_through_all(
         else:
             trie.remove(handle)
             stored.pop(handle, None)
-    assert len(trie) == len(stored)
-    assert all((handle in trie) == (handle in stored) for handle in range(10))
 
     def usable(handle: int, common: int) -> int:
         assert common == common_prefix(stored[handle], prompt)
@@ -50,10 +48,6 @@ def test_the_longest_usable_prefix_is_that_of_a_search_through_all(
     assert (found.usable if found else 0) == best
     if found:
         assert usable(found.handle, found.common) == best
-    nearest = trie.nearest(prompt)
-    assert (nearest is None) == (not stored)
-    if nearest:
-        assert nearest.common == max(common_prefix(t, prompt) for t in stored.values())
 
 
 def test_a_trie_forgets_its_nodes_with_its_handles() -> None:
@@ -63,7 +57,6 @@ def test_a_trie_forgets_its_nodes_with_its_handles() -> None:
     trie.insert([1, 2], "c")
     for handle in "abc":
         trie.remove(handle)
-    assert len(trie) == 0
     assert not trie._root.children
     assert trie.longest([1, 2, 3], lambda _, common: common) is None
 
@@ -92,12 +85,12 @@ def test_a_cache_never_holds_more_than_its_bound(
 ) -> None:
     cache: StateCache[int] = StateCache(100)
     held: dict[int, tuple[int, ...]] = {}
+    sizes: dict[int, int] = {}
     for handle, tokens, size in inserted:
-        held[handle] = tokens
+        held[handle], sizes[handle] = tokens, size
         for gone in cache.insert(tokens, handle, size):
             del held[gone]
-        assert cache.used_bytes <= 100
-        assert len(cache) == len(held)
+        assert sum(sizes[kept] for kept in held) <= 100
         assert handle in held  # the newest always fits: no state here is larger than the bound
     found = cache.longest(prompt, all_of_it)
     assert (found.usable if found else 0) == max((common_prefix(t, prompt) for t in held.values()), default=0)
@@ -110,4 +103,5 @@ def test_what_is_used_stays() -> None:
     cache.touch("old")
     assert cache.insert([3], "newest", 40) == ["newer"]
     assert cache.insert([4], "too large", 101) == ["too large"]
-    assert len(cache) == 2
+    found = [cache.longest([token], lambda _, common: common) for token in (1, 2, 3, 4)]
+    assert [one and one.handle for one in found] == ["old", None, "newest", None]

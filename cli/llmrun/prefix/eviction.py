@@ -36,14 +36,6 @@ class StateCache(Generic[Handle]):
         self._entries: dict[Handle, tuple[int, int]] = {}  # size and when it was used
         self._uses = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of all states held."""
-        return sum(size for size, _ in self._entries.values())
-
     def insert(self, tokens: Sequence[int], handle: Handle, size_bytes: int) -> list[Handle]:
         """Keep a state; returns the handles that had to go, itself if it is larger than the bound."""
         if size_bytes > self.budget_bytes:

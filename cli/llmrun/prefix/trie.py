@@ -41,12 +41,6 @@ class PrefixTrie(Generic[Handle]):
         self._root: _Node[Handle] = _Node()
         self._tokens: dict[Handle, tuple[int, ...]] = {}
 
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __contains__(self, handle: object) -> bool:
-        return handle in self._tokens
-
     def insert(self, tokens: Sequence[int], handle: Handle) -> None:
         """Store `handle` under `tokens`, instead of where it was."""
         self.remove(handle)
@@ -96,12 +90,6 @@ class PrefixTrie(Generic[Handle]):
                 if count > (best.usable if best else 0):
                     best = Found(handle, count, common)
         return best
-
-    def nearest(self, tokens: Sequence[int]) -> Found[Handle] | None:
-        """The stored sequence that shares the longest prefix with `tokens`, usable or not."""
-        return next(
-            (Found(h, 0, common) for common, handles in self._by_common(tuple(tokens)) for h in handles), None
-        )
 
     def _by_common(self, tokens: tuple[int, ...]) -> Iterator[tuple[int, list[Handle]]]:
         """All handles, grouped by the length they share with `tokens`, the longest first."""
