@@ -16,7 +16,7 @@ from llmrun.engine.bindings import Device, device_handles, devices, library, nat
 from llmrun.errors import UsageError
 from llmrun.gguf.layers import MAX_LAYERS
 from llmrun.memory.patterns import expert_rules, tensor_pattern
-from llmrun.memory.placement import gpus_of
+from llmrun.memory.placement import check_gpus, gpus_of
 
 
 class _Override(ctypes.Structure):
@@ -37,11 +37,12 @@ class Placement:
             used = [_handle(handles, name) for name in params.devices]
             self._devices = (ctypes.c_void_p * (len(used) + 1))(*used)  # a null ends the list
             native.devices = ctypes.cast(self._devices, ctypes.c_void_p)
+        check_gpus(n_gpus, params.main_gpu, params.tensor_split)
         if params.main_gpu is not None:
-            _check_main_gpu(params, n_gpus)
             native.split_mode, native.main_gpu = library().LLAMA_SPLIT_MODE_NONE, params.main_gpu
         if params.tensor_split:
-            self._shares = _shares(params.tensor_split, n_gpus)
+            shares = params.tensor_split
+            self._shares = (ctypes.c_float * max(library().llama_max_devices(), len(shares)))(*shares)
             native.tensor_split = ctypes.cast(self._shares, ctypes.POINTER(ctypes.c_float))
         experts = expert_rules(cpu_moe=params.cpu_moe, n_cpu_moe=params.n_cpu_moe, n_layer=MAX_LAYERS)
         rules = [*params.override_tensor, *experts]  # the user's own are tried first
@@ -108,28 +109,6 @@ def _handle(handles: dict[str, int], name: str) -> int:
         return handles[name]
     except KeyError:
         raise UsageError(f"the engine sees no device {name}", f"it sees {', '.join(handles)}") from None
-
-
-def _check_main_gpu(params: ModelParams, n_gpus: int) -> None:
-    if params.tensor_split:
-        raise UsageError("a main GPU takes the whole model; tensor split shares it", "give one of the two")
-    if not 0 <= (params.main_gpu or 0) < max(n_gpus, 1):
-        raise UsageError(
-            f"main GPU {params.main_gpu}: the engine sees {n_gpus} GPU devices", "count them from 0"
-        )
-
-
-def _shares(split: tuple[float, ...], n_gpus: int) -> Any:
-    if len(split) > max(n_gpus, 1):
-        raise UsageError(
-            f"a tensor split of {len(split)} shares for {n_gpus} GPU devices", "give one share for each GPU"
-        )
-    if min(split) < 0 or not 0 < sum(split) < float("inf"):
-        raise UsageError(
-            f"the tensor split {', '.join(f'{share:g}' for share in split)} shares nothing",
-            "give shares of 0 or more, at least one above 0",
-        )
-    return (ctypes.c_float * max(library().llama_max_devices(), len(split)))(*split)
 
 
 def _buffer_type(types: dict[str, int], name: str) -> int:

@@ -95,10 +95,10 @@ def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -
     """Divide the places of a model among `devices`.
 
     Raises:
-        UsageError: `main_gpu` names no GPU, or there are more shares than GPUs.
+        UsageError: as `check_gpus`.
     """
     host, gpus = host_of(devices), gpus_of(devices)
-    _check_gpus(plan, len(gpus))
+    check_gpus(len(gpus), plan.main_gpu if plan.split_mode == "none" else None, plan.tensor_split)
     if gpus and plan.split_mode == "none":
         gpus = (gpus[plan.main_gpu],)
     on_gpu = min(max(0, plan.gpu_layers), facts.n_slots) if gpus else 0
@@ -116,20 +116,25 @@ def place(facts: MemoryFacts, plan: MemoryPlan, devices: Sequence[DeviceInfo]) -
     return Placement((host, *gpus), tuple(slots), on_gpu, pipelined, mapped)
 
 
-def _check_gpus(plan: MemoryPlan, n_gpus: int) -> None:
-    """As the engine room does before a load."""
-    if plan.split_mode == "none":
-        if plan.tensor_split:
+def check_gpus(n_gpus: int, main_gpu: int | None, tensor_split: Sequence[float]) -> None:
+    """Raise `UsageError` where a model cannot go to one of `n_gpus`, or be shared by them, in this way."""
+    if main_gpu is not None:
+        if tensor_split:
             raise UsageError(
                 "a main GPU takes the whole model; tensor split shares it", "give one of the two"
             )
-        if not 0 <= plan.main_gpu < max(n_gpus, 1):
+        if not 0 <= main_gpu < max(n_gpus, 1):
             hint = f"GPUs are numbered 0 to {n_gpus - 1}" if n_gpus else "leave --main-gpu out"
-            raise UsageError(f"there is no GPU {plan.main_gpu}", hint)
-    if len(plan.tensor_split) > max(n_gpus, 1):
+            raise UsageError(f"there is no GPU {main_gpu}", hint)
+    if len(tensor_split) > max(n_gpus, 1):
         raise UsageError(
-            f"a tensor split of {len(plan.tensor_split)} shares for {n_gpus} GPU devices",
+            f"a tensor split of {len(tensor_split)} shares for {n_gpus} GPU devices",
             "give one share for each GPU",
+        )
+    if tensor_split and (min(tensor_split) < 0 or not 0 < sum(tensor_split) < float("inf")):
+        raise UsageError(
+            f"the tensor split {', '.join(f'{share:g}' for share in tensor_split)} shares nothing",
+            "give shares of 0 or more, at least one above 0",
         )
 
 
