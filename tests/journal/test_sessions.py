@@ -21,6 +21,7 @@ from llmrun.journal.session import Session
 from llmrun.journal.sessions import SessionStore
 
 from .conftest import ticking
+from tests.support.sessions import transcript_of
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="POSIX files")
 
@@ -98,10 +99,10 @@ def test_any_changes_replay_to_the_same_conversation(
         make(session, change)
         expected.take(change)
         assert content(session) == (expected.system, expected.model, expected.turns)
-    before = session.transcript()
+    before = transcript_of(session)
     session.close()
     with closing(store.open("kept")) as again:
-        assert again.transcript() == before
+        assert transcript_of(again) == before
         assert again.damaged_lines == 0
         assert again.copied_from is None
 
@@ -127,7 +128,7 @@ def test_every_change_is_in_the_file_when_it_returns(store: SessionStore) -> Non
     with closing(store.create("a", model="m", system="")) as session:
         for change in (("turn", "u", "a", "", "stop"), ("system", "s"), ("undo", 1), ("model", "n")):
             make(session, change)
-            assert store.read("a") == session.transcript()
+            assert store.read("a") == transcript_of(session)
 
 
 def test_every_change_is_flushed_to_the_disk(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +175,7 @@ def test_lone_surrogates_become_replacement_marks_and_all_else_stays(store: Sess
     mended = "caf\ufffd \ufffd🦙\x00\x1b[2J\r\n\u2028"
     with closing(store.create("a", model=odd, system=odd)) as session:
         session.add_turn(odd, odd, reasoning=odd)
-        live = session.transcript()
+        live = transcript_of(session)
     read = store.read("a")
     assert live == read
     turn = read.turns[0]

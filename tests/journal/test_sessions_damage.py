@@ -17,6 +17,7 @@ from llmrun.journal.session_records import Transcript
 from llmrun.journal.sessions import SessionStore
 
 from .conftest import ticking
+from tests.support.sessions import transcript_of
 
 LAST_CHANGES: dict[str, Callable[[Session], object]] = {
     "turn": lambda session: session.add_turn("é🦙", "last\n", reasoning="r", usage={"prompt_tokens": 3}),
@@ -55,7 +56,7 @@ def test_a_write_torn_anywhere_costs_the_record_in_flight_only(
         expected = after if length == len(whole) - 1 else before
         torn = length not in (len(kept), len(whole) - 1)
         with closing(store.open("a")) as session:
-            assert conversation(session.transcript()) == conversation(expected)
+            assert conversation(transcript_of(session)) == conversation(expected)
             assert session.damaged_lines == torn
             session.add_turn("next", "n")
         again = store.read("a")

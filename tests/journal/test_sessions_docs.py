@@ -14,6 +14,8 @@ from llmrun.journal.session_export import to_json
 from llmrun.journal.session_names import LONGEST_NAME_BYTES
 from llmrun.journal.sessions import SessionStore
 
+from tests.support.sessions import transcript_of
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "sessions.md").read_text()
 
 
@@ -44,7 +46,7 @@ def test_every_kind_and_field_is_described(every_record: Path) -> None:
 def test_the_export_is_described(store: SessionStore) -> None:
     with closing(store.unsaved(model="m", system="")) as session:
         session.add_turn("u", "a")
-        document = to_json(session.transcript())
+        document = to_json(transcript_of(session))
     described = PAGE[PAGE.index("JSON is one") :]
     turns = document["turns"]
     assert isinstance(turns, list)

@@ -19,6 +19,8 @@ from llmrun.journal.session_export import to_json, to_markdown, write_export
 from llmrun.journal.session_records import Transcript, Turn
 from llmrun.journal.sessions import SessionStore
 
+from tests.support.sessions import transcript_of
+
 AT = datetime(2025, 3, 1, 12, tzinfo=UTC)
 TEXTS = st.text(
     st.one_of(st.sampled_from("`~#\n\r <>&|"), st.characters(codec="utf-8")), min_size=1, max_size=40
@@ -80,7 +82,7 @@ def test_an_interrupted_answer_is_marked_and_others_are_not() -> None:
 def test_files_hold_the_same_by_their_ending(store: SessionStore, tmp_path: Path) -> None:
     with closing(store.create("a", model="m", system="s")) as session:
         session.add_turn("é\r\n🦙\x1b", "b", reasoning="r", usage={"prompt_tokens": 1})
-        said = session.transcript()
+        said = transcript_of(session)
     write_export(tmp_path / "a.MD", said)
     write_export(tmp_path / "a.json", said)
     assert (tmp_path / "a.MD").read_bytes() == to_markdown(said).encode()

@@ -12,6 +12,8 @@ import pytest
 from llmrun.journal.lines import Journal, read
 from llmrun.journal.sessions import SessionStore
 
+from tests.support.sessions import transcript_of
+
 
 def test_an_empty_store_has_no_sessions_and_makes_no_folder(store: SessionStore, tmp_path: Path) -> None:
     assert store.list() == ()
@@ -39,7 +41,7 @@ def test_the_list_says_what_each_session_is(store: SessionStore, folder: Path) -
         assert listed["old"].first_words.startswith("What is a llama? xxx")
         assert len(listed["old"].first_words) <= 60
         assert (listed["new"].turns, listed["new"].first_words) == (0, "")
-        assert listed["old"].created == old.created
+        assert listed["old"].created == transcript_of(old).created
         assert listed["old"].changed == old.turns[-1].time
 
 

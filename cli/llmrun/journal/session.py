@@ -14,7 +14,6 @@ from llmrun.events import Completion, FinishReason
 from llmrun.journal.lines import Record, append
 from llmrun.journal.session_records import (
     History,
-    Transcript,
     Turn,
     clear_record,
     model_record,
@@ -118,15 +117,6 @@ class Session:
     def model(self) -> str:
         """The model as the user named it."""
         return self._history.model
-
-    @property
-    def created(self) -> datetime:
-        """When the session began."""
-        return self._history.created
-
-    def transcript(self) -> Transcript:
-        """The conversation as it is now, for exports."""
-        return Transcript(self.name, self.created, self.model, self.system, self.turns, self.damaged_lines)
 
     def add_turn(
         self,
