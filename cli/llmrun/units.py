@@ -41,9 +41,14 @@ def format_rate(tokens_per_s: float | None) -> str:
     return f"{tokens_per_s:,.{digits}f} tok/s"
 
 
+def format_counted(count: int, thing: str) -> str:
+    """A count of things whose plural ends in s, e.g. `1 thread`, `8,192 threads`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def format_tokens(count: int) -> str:
     """A count of tokens, e.g. `1 token`, `8,192 tokens`."""
-    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
+    return format_counted(count, "token")
 
 
 def format_count(count: int) -> str:

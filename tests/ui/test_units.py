@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
+from llmrun.units import GIB, KIB, MIB, TIB, format_bytes, format_counted, format_seconds, format_tokens
 
 UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 
@@ -52,3 +52,13 @@ def test_times_are_in_the_largest_units(time_s: float, text: str) -> None:
 def test_a_size_can_be_read_back(size_bytes: int) -> None:
     number, unit = format_bytes(size_bytes).split()
     assert float(number) * UNITS[unit] == pytest.approx(size_bytes, rel=0.0051)
+
+
+def test_one_thing_is_not_several() -> None:
+    assert [format_counted(n, "thread") for n in (0, 1, 2, 8192)] == [
+        "0 threads",
+        "1 thread",
+        "2 threads",
+        "8,192 threads",
+    ]
+    assert format_tokens(1) == "1 token"

@@ -14,7 +14,14 @@ from llmrun.errors import Interrupted, UsageError
 from llmrun.ui.cache_view import prefix_rows
 from llmrun.ui.context_view import context_rows
 from llmrun.ui.notes import print_note, print_rows
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
+from llmrun.units import (
+    format_bytes,
+    format_count,
+    format_counted,
+    format_rate,
+    format_seconds,
+    format_tokens,
+)
 
 if TYPE_CHECKING:
     from llmrun.app.chat import Chat
@@ -198,7 +205,7 @@ class ChatCommands:
             raise UsageError("/read takes a file name")
         text = read_text_file(argument)
         self._files.append((argument, text))
-        self._note(f"{argument}: {format_count(len(text))} characters go with the next message")
+        self._note(f"{argument}: {format_counted(len(text), 'character')} for the next message")
 
     def _undo(self, _: str) -> None:
         self._note(f"took back: {self._take_back()}")
@@ -225,7 +232,8 @@ class ChatCommands:
             raise UsageError("there is no clipboard without a terminal that knows control sequences")
         # OSC 52, which most terminals know
         self._streams.err.write(f"\x1b]52;c;{b64encode(turns[-1].answer.encode()).decode()}\x07")
-        self._note(f"{format_count(len(turns[-1].answer))} characters sent to the terminal's clipboard")
+        length = format_counted(len(turns[-1].answer), "character")
+        self._note(f"{length} sent to the terminal's clipboard")
 
     def _save(self, argument: str) -> None:
         if not argument:
@@ -251,9 +259,7 @@ class ChatCommands:
 
 def opened_note(session: Session) -> str:
     """What to tell of a session that was opened."""
-    count = len(session.turns)
-    turns = "1 turn" if count == 1 else f"{format_count(count)} turns"
-    note = f"session {session.name or '(not saved)'}: {turns}"
+    note = f"session {session.name or '(not saved)'}: {format_counted(len(session.turns), 'turn')}"
     if session.copied_from:
         note += f"; {session.copied_from} is open in another chat, this is a copy of it"
     if session.damaged_lines:

@@ -16,7 +16,14 @@ from llmrun.ui.bar import bar
 from llmrun.ui.context_view import context_figures
 from llmrun.ui.model_name import model_title
 from llmrun.ui.visible import one_line
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
+from llmrun.units import (
+    format_bytes,
+    format_count,
+    format_counted,
+    format_rate,
+    format_seconds,
+    format_tokens,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -82,7 +89,7 @@ def panel_rows(figures: Figures, *, name_devices: bool = False) -> list[tuple[st
     if figures.context is not None:
         rows.append(("context", *context_figures(figures.context)))
     rows.append(("prefix cache", _prefix_figure(stats), _prefix_detail(figures.prefix)))
-    threads = f"{figures.n_threads} threads" if figures.n_threads else ""
+    threads = format_counted(figures.n_threads, "thread") if figures.n_threads else ""
     rows.append(("status", figures.status, threads))
     return rows
 

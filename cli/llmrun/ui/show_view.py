@@ -14,7 +14,7 @@ from llmrun.reports.model import ArraySummary, MetadataValue, ModelReport, Templ
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line, visible
 from llmrun.ui.vram_view import remote_text
-from llmrun.units import format_bytes, format_count, format_tokens
+from llmrun.units import format_bytes, format_count, format_counted, format_tokens
 
 DASH = "–"
 TEXT_SHOWN, ITEM_SHOWN, ITEMS_SHOWN = 160, 40, 4
@@ -138,12 +138,8 @@ def _by_layer(values: Sequence[int]) -> str:
     counts = Counter(values).most_common()
     if len(counts) <= 1:
         return _known(counts[0][0]) if counts else DASH
-    shown = [f"{value:,} in {_layers(n)}" for value, n in counts[:ITEMS_SHOWN]]
+    shown = [f"{value:,} in {format_counted(n, 'layer')}" for value, n in counts[:ITEMS_SHOWN]]
     return ", ".join(shown) + (", …" if len(counts) > ITEMS_SHOWN else "")
-
-
-def _layers(count: int) -> str:
-    return "1 layer" if count == 1 else f"{count:,} layers"
 
 
 def _window(report: ModelReport) -> str:
@@ -152,7 +148,7 @@ def _window(report: ModelReport) -> str:
         return ""
     full = [str(il) for il, windowed in enumerate(window.layers) if not windowed]
     what = f"{format_tokens(window.n_swa)}{' (chunks)' if window.chunked else ''}"
-    text = f"{what} in {len(window.layers) - len(full):,} of {_layers(len(window.layers))}"
+    text = f"{what} in {len(window.layers) - len(full):,} of {format_counted(len(window.layers), 'layer')}"
     if not full:
         return text
     return f"{text}; full: {', '.join(full[:LAYERS_LISTED])}{', …' if len(full) > LAYERS_LISTED else ''}"

@@ -20,7 +20,7 @@ from llmrun.errors import DoesNotFit, Interrupted
 from llmrun.events import ModelInfo
 from llmrun.metrics.clock import Clock
 from llmrun.reports.estimate import RateSource
-from llmrun.units import format_count
+from llmrun.units import format_count, format_counted
 
 Record = Mapping[str, Any]
 From = Literal["bench", "log", "measure"]
@@ -67,7 +67,7 @@ def from_log(records: Sequence[Record], model: ModelInfo) -> Rates | None:
     if prefill is None and decode is None:
         return None
     last = str(alike[-1].get("time", ""))[:10]
-    requests = "1 request" if len(alike) == 1 else f"{format_count(len(alike))} requests"
+    requests = format_counted(len(alike), "request")
     return Rates("log", prefill, decode, f"from {requests} in the request log, the last on {last}")
 
 
