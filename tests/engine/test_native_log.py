@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,22 @@ class TestLines:
         assert log.last_error == "second"
         log.clear()
         assert (log.last_error, list(log.lines)) == ("", [])
+
+    def test_threads_do_not_tear_each_other_s_lines(self) -> None:
+        log = NativeLog()
+        log.write(WARN, "one ")
+        other = threading.Thread(target=log.write, args=(ERROR, "another\n"))
+        other.start()
+        other.join()
+        log.write(CONTINUED, "line\n")
+        assert (log.lines, log.last_error) == (["another", "one line"], "another")
+
+    def test_lines_can_come_while_they_are_read(self) -> None:
+        log = NativeLog()
+        log.write(INFO, "first\nsecond\n")
+        for line in log.lines:
+            log.write(INFO, f"{line} again\n")
+        assert log.lines == ["first", "second", "first again", "second again"]
 
     def test_lines_are_bounded(self) -> None:
         log = NativeLog()

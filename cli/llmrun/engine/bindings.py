@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 import sys
+import threading
 import types
 from collections import deque
 from dataclasses import dataclass
@@ -72,38 +73,52 @@ class _Properties(ctypes.Structure):
     )
 
 
+class _Unfinished(threading.local):
+    """The line that a thread has written the beginning of."""
+
+    level = logging.INFO
+    text = ""
+
+
 class NativeLog:
-    """Keeps the library's last lines and passes them to `logging`; nothing reaches the terminal by itself."""
+    """Keeps the library's last lines and passes them to `logging`; nothing reaches the terminal by itself.
+
+    The library may write from several threads at once.
+    """
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=_LOG_LINES_KEPT)
+        self._lines: deque[str] = deque(maxlen=_LOG_LINES_KEPT)
+        self._unfinished = _Unfinished()
         self.last_error = ""
-        self._level = logging.INFO
-        self._partial = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines kept, as they are at this moment."""
+        return list(self._lines)
 
     def write(self, level: int, text: str) -> None:
         """Take one call of the log callback; a line may arrive in parts."""
+        line = self._unfinished
         if level != _LEVEL_CONTINUED:
-            self._level = _LEVELS.get(level, logging.INFO)
-        self._partial += text
-        while "\n" in self._partial:
-            line, self._partial = self._partial.split("\n", 1)
-            if line.strip():
-                self._take(line)
+            line.level = _LEVELS.get(level, logging.INFO)
+        *finished, line.text = (line.text + text).split("\n")
+        for each in finished:
+            if each.strip():
+                self._take(line.level, each)
 
-    def _take(self, line: str) -> None:
-        self.lines.append(line)
-        if self._level >= logging.ERROR:
+    def _take(self, level: int, line: str) -> None:
+        self._lines.append(line)
+        if level >= logging.ERROR:
             self.last_error = line.strip()
-        log.log(self._level, "%s", line)
+        log.log(level, "%s", line)
 
     def keep(self, n_lines: int) -> None:
         """Keep that many of the last lines from now on; loading a large model writes thousands."""
-        self.lines = deque(self.lines, maxlen=n_lines)
+        self._lines = deque(self._lines, maxlen=n_lines)
 
     def clear(self) -> None:
         """Forget what was written so far."""
-        self.lines.clear()
+        self._lines.clear()
         self.last_error = ""
 
 
@@ -151,7 +166,7 @@ def _abort_callback(module: Any) -> Any:
     if not hasattr(module._lib, "ggml_set_abort_callback"):
         return None
     callback_type = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-    return listen_for_abort(module._lib, callback_type, lambda: tuple(native_log.lines))
+    return listen_for_abort(module._lib, callback_type, lambda: native_log.lines)
 
 
 def native_function(name: str, result: Any, *arguments: Any) -> Any:
