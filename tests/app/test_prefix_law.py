@@ -187,9 +187,6 @@ def test_only_a_little_more_of_the_same_sequence_is_read_ahead(
     for opening in ([], held, held[:-1], [*held[:-1], 3, 4], [*held, *words((1,))], [*held, 5] * 40):
         cache.read_ahead(opening)
         assert engine.held(0) == held
-    cache.prefill_s_per_token = 1.0
-    cache.read_ahead([*held, 5])
-    assert engine.held(0) == held
 
 
 def test_a_context_too_small_for_what_is_stored_evaluates_the_prompt(

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from llmrun.app.chat import Chat
+from llmrun.app.prefixes import cache
+from llmrun.app.prefixes.cache import MOST_AHEAD
 from llmrun.app.worker import Stop
 from llmrun.chat.template import TemplateRaised, TemplateRenderer
 from llmrun.events import Completion, Token
 
-from tests.support.requests import Answered, Desk, ScriptClock
-
-MEASURABLE_S = 0.001
-"""Of a slice: without a rate nothing is read ahead."""
+from tests.support.requests import Answered, Desk
 
 
 def say(chat: Chat, text: str) -> Completion:
@@ -23,7 +22,7 @@ def say(chat: Chat, text: str) -> Completion:
 
 def test_the_next_turn_waits_for_its_message_alone(desk: Desk) -> None:
     replies = [["first ", "answer"], ["second"]]
-    chat = desk.chat(replies, clock=ScriptClock(MEASURABLE_S))
+    chat = desk.chat(replies)
     one = say(chat, "question")
     n_opening = len("\n<|user|>")
     assert chat.kv.tokens == one.kv.tokens + n_opening
@@ -31,16 +30,15 @@ def test_the_next_turn_waits_for_its_message_alone(desk: Desk) -> None:
     assert two.stats.cached_tokens == two.prefix.memory_tokens == one.kv.tokens + n_opening
     assert two.stats.prefill_tokens == len("another\n<|go|>")
     assert two.prefix.miss_reason == ""
-    desk.chat(replies)
-    for text in ("question", "another"):
-        say(desk.chats[-1], text)
-    assert desk.engines[0].prompts == desk.engines[1].prompts
+    prompt = b"".join(map(desk.engines[-1].piece, desk.engines[-1].prompts[-1]))
+    assert prompt == b"<|user|>question\n<|go|>first answer\n<|user|>another\n<|go|>"
 
 
-def test_what_was_read_in_vain_leaves_no_trace(desk: Desk) -> None:
+def test_what_was_read_in_vain_leaves_no_trace(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    for clock in (ScriptClock(MEASURABLE_S), ScriptClock()):
-        chat = desk.chat([["one"], ["two"], ["three"]], clock=clock)
+    for most in (MOST_AHEAD, 0):
+        monkeypatch.setattr(cache, "MOST_AHEAD", most)
+        chat = desk.chat([["one"], ["two"], ["three"]])
         say(chat, "the first message")
         say(chat, "the second message")
         chat.session.undo()
@@ -50,7 +48,7 @@ def test_what_was_read_in_vain_leaves_no_trace(desk: Desk) -> None:
 
 def test_nothing_is_read_ahead_of_an_answer_that_was_stopped(desk: Desk) -> None:
     stop = Stop()
-    chat = desk.chat([["one ", "two ", "three"]], stop, clock=ScriptClock(MEASURABLE_S))
+    chat = desk.chat([["one ", "two ", "three"]], stop)
     events = []
     for event in chat.say("a question to begin with"):
         events.append(event)
@@ -60,17 +58,21 @@ def test_nothing_is_read_ahead_of_an_answer_that_was_stopped(desk: Desk) -> None
 
 
 def test_nothing_is_read_ahead_of_a_message_that_does_not_come(desk: Desk) -> None:
-    chat = desk.chat([["answer"]], clock=ScriptClock(MEASURABLE_S))
+    chat = desk.chat([["answer"]])
     answered = Answered(tuple(chat.say("a question to end with", last=True)))
     assert answered.completion.kv.tokens == chat.kv.tokens
 
 
-@pytest.mark.parametrize(("clock", "cache"), [(10.0, True), (0.0, True), (MEASURABLE_S, False)])
-def test_nothing_is_read_ahead_where_it_is_slow_unmeasured_or_unwanted(
-    desk: Desk, clock: float, cache: bool
-) -> None:
-    chat = desk.chat([["answer"]], clock=ScriptClock(clock), prefix_cache=cache)
+def test_nothing_is_read_ahead_without_a_prefix_cache(desk: Desk) -> None:
+    chat = desk.chat([["answer"]], prefix_cache=False)
     assert say(chat, "a question to begin with").kv.tokens == chat.kv.tokens
+
+
+def test_nothing_is_read_ahead_where_it_does_not_fit(desk: Desk) -> None:
+    chat = desk.chat([["a"]], n_ctx=256, n_ctx_train=256)
+    opening = len("<|user|>\n<|go|>a\n<|user|>")
+    fits, full = (say(chat, "x" * (256 - opening - more)).kv.tokens == chat.kv.tokens for more in (1, 0))
+    assert (fits, full) == (False, True)
 
 
 def test_a_template_that_refuses_what_is_tried_spoils_no_answer(
@@ -84,7 +86,7 @@ def test_a_template_that_refuses_what_is_tried_spoils_no_answer(
         return render(renderer, messages, **named)
 
     monkeypatch.setattr(TemplateRenderer, "render", picky)
-    chat = desk.chat([["answer"]], clock=ScriptClock(MEASURABLE_S))
+    chat = desk.chat([["answer"]])
     answered = say(chat, message)
     assert answered.text == "answer"
     assert chat.kv.tokens == answered.kv.tokens

@@ -119,7 +119,7 @@ class TestTemplateThatDropsThoughts:
             "'<think>' ~ m.reasoning_content ~ '</think>' ~ m.content",
         )
         one, two, _ = self.turns(desk, keeping)
-        assert two.stats.cached_tokens == one.kv.tokens
+        assert two.stats.cached_tokens >= one.kv.tokens
         assert two.prefix.miss_reason == ""
 
 

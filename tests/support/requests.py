@@ -139,11 +139,10 @@ class Desk:
         *,
         watched: bool = False,
         n_ctx_train: int = 8192,
-        clock: ScriptClock | None = None,
         **flags: object,
     ) -> Chat:
         """An open chat."""
-        clock = clock or ScriptClock()
+        clock = ScriptClock()
         request = OpenRequest(str(self.chat_model), self.sources(**flags))
         store = SessionStore(Path(self.env["LLMRUN_DATA_DIR"]), lambda: datetime.now(UTC))
         session = store.unsaved(model="", system=str(flags.get("system") or ""))

@@ -7,6 +7,7 @@ What the live sequence is about to lose is copied first, if coming back to it wo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +26,9 @@ from llmrun.prefix.eviction import StateCache
 from llmrun.prefix.reuse import common_prefix
 from llmrun.prefix.trie import Found
 from llmrun.prefix.worth import LEAST_SAVED_S, pays
+from llmrun.units import format_seconds
+
+log = logging.getLogger("llmrun.prefix")
 
 SEARCH_S = 0.02
 """What a search on disk may save at least; it takes a few milliseconds."""
@@ -38,11 +42,9 @@ NO_TOKEN = -1
 FEWEST_COPIED = 64
 """A branch of fewer tokens is evaluated again sooner than it is found and put back."""
 
-MOST_AHEAD_TOKENS = 32
-"""What a template puts between an answer and the next message is less."""
-
-MOST_AHEAD_S = 0.25
-"""How long that may take: nobody who reads an answer notices it."""
+MOST_AHEAD = 32
+"""Tokens; what a template puts between an answer and the next message is less, and takes no longer than a few
+more tokens of the answer would."""
 
 Origin = Literal["memory", "checkpoint", "disk"]
 Cuts = Callable[[int], Iterable[int]]
@@ -226,12 +228,14 @@ class PrefixCache:
         return self._enabled and not forgets(self._engine.facts.memory)
 
     def read_ahead(self, opening: Sequence[int]) -> None:
-        """Evaluate how the prompt to come begins, where that is a little more than the sequence holds."""
-        held, facts = self._live.held(), self._engine.facts
-        n_new = len(opening) - len(held)
-        goes_on = 0 < n_new <= MOST_AHEAD_TOKENS and common_prefix(held, opening) == len(held)
-        known, fits = self.prefill_s_per_token, len(opening) < facts.n_ctx_seq
-        if self.reads_ahead and goes_on and fits and 0 < n_new * known <= MOST_AHEAD_S:
+        """Evaluate how the prompt to come begins, where that is a little more than the sequence holds.
+
+        Whether it is done does not depend on how fast the machine is at the moment: on quantized models logits
+        depend on the slices, and the same messages should get the same answers.
+        """
+        held = self._live.held()
+        is_little = 0 < len(opening) - len(held) <= MOST_AHEAD and len(opening) < self._engine.facts.n_ctx_seq
+        if self.reads_ahead and is_little and common_prefix(held, opening) == len(held):
             self._live.read_ahead(opening[len(held) :])
 
     def keep(
@@ -260,6 +264,8 @@ class PrefixCache:
         if cost.hashed_bytes:  # once for all prefixes of this model, so that all its requests count
             total_s, self._spent_s = self._disk.time_used(self._spent_s), 0.0
         if not pays(saved_s, cost, spent_s=total_s, leaving=leaving):
+            saved, keeping, reading = map(format_seconds, (saved_s, cost.keep_s, cost.read_s))
+            log.debug("not kept: a hit would save %s, keeping takes %s, reading %s", saved, keeping, reading)
             return
         if history is None and not forgets(facts.memory):
             self._live.cut(n_prompt)
