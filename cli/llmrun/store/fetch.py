@@ -3,8 +3,8 @@
 The rest of the file is cut into pieces. Each connection asks for the next piece by an HTTP range (RFC 9110,
 section 14) and keeps what came when the line breaks, so that only the missing bytes are asked for again.
 Pieces are handed over in order, so what the reader writes is always a prefix of the file. A piece is as long
-as its connection takes about a second for, and all that may come ahead of the reader, which is lost when the
-program is killed, is a twentieth of the file at most.
+as its connection takes about a second for, and so short that what is asked for and not written yet, which is
+lost when the program is killed, is a twentieth of the file at most.
 """
 
 from __future__ import annotations
