@@ -230,7 +230,7 @@ class PrefixCache:
     def read_ahead(self, opening: Sequence[int]) -> None:
         """Evaluate how the prompt to come begins, where that is a little more than the sequence holds.
 
-        Whether it is done does not depend on how fast the machine is at the moment: on quantized models logits
+        Whether it is done does not depend on how fast the machine is just now: on quantized models logits
         depend on the slices, and the same messages should get the same answers.
         """
         held = self._live.held()
