@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from llmrun.app.prefixes import cache as prefix_cache
+
 from tests.support.cli import Cli
 from tests.support.prefixes import stored_files
 from tests.support.tiny import write_tiny
@@ -106,3 +108,11 @@ def test_the_cache_is_explained_on_stderr(caching: Cli, tiny: Path, json_flag: t
 def test_without_being_asked_nothing_is_explained(caching: Cli, tiny: Path) -> None:
     assert caching.here("run", tiny, "some words", *GREEDY).err == ""
     assert caching.here("run", tiny, "some words", *GREEDY).err == ""
+
+
+def test_with_v_it_is_told_what_was_kept_and_what_not(
+    caching: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "kept on disk: " in caching.here("run", tiny, "one prompt", *GREEDY, "-v").err
+    monkeypatch.setattr(prefix_cache, "pays", lambda *_, **__: False)
+    assert "not kept: " in caching.here("run", tiny, "another one", *GREEDY, "-v").err

@@ -9,6 +9,7 @@ counts among the costs of that.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,9 @@ from llmrun.store.model_digest import (
 from llmrun.store.patience import GaveUp, Patience
 from llmrun.store.snapshot_file import Damaged, Place, Snapshot
 from llmrun.store.snapshots import LARGEST_SHARE, SnapshotStore, Speeds
-from llmrun.units import GIB, MIB
+from llmrun.units import GIB, MIB, format_bytes, format_seconds, format_tokens
+
+log = logging.getLogger("llmrun.prefix")
 
 OTHER_SETTINGS_TOKENS = 32
 """So many tokens must be in common before "settings changed" explains a miss: templates begin alike."""
@@ -179,6 +182,9 @@ class DiskPrefixes:
         except OSError as error:
             yield Notice("warning", f"the prefix of this prompt is not kept: {error.strerror}")
             return
+        size = format_bytes(kept.size_bytes)
+        log.debug("kept on disk: %s, %s, for hits that save up to %s", format_tokens(len(kept.tokens)), size,
+                  format_seconds(prefill_s * len(kept.tokens)))  # fmt: skip
         before, self._stage = self._stage, path
         settings = self._settings()
         for old in self._store.of_model(digest, begin=kept.tokens).snapshots:
