@@ -31,7 +31,7 @@ def profile(values: dict[str, object]) -> Layer:
 def test_nothing_given_is_all_built_in() -> None:
     effective = resolve()
     for setting in SETTINGS:
-        assert effective.value(setting.name) == setting.default
+        assert effective.values[setting.name] == setting.default
         assert effective.source(setting.name) == "built-in"
 
 
@@ -224,4 +224,4 @@ def test_the_highest_layer_that_has_a_value_wins(
         user_file=user({name: high}) if in_file else None,
     )
     expected = high if in_flag else low if in_env else high if in_file else BY_NAME[name].default
-    assert effective.value(name) == expected
+    assert effective.values[name] == expected

@@ -31,12 +31,17 @@ def show(
     """Show every setting, its value, and the flag, variable or file that set it."""
     from llmrun.app.settings import SettingSources
     from llmrun.commands.prompt import system_text
+    from llmrun.documents.requests import dump
+    from llmrun.documents.tools import config_document
     from llmrun.ui.config_table import print_settings
     from llmrun.ui.streams import Streams
 
+    streams = Streams.of_process()
     settings = SettingSources(system_text(flags), profile, os.environ).resolve()
-    rows = [(row.name, row.value, row.source) for row in settings.rows()]
-    print_settings(Streams.of_process(), rows, settings.as_json() if json else None)
+    if json:
+        streams.write_text(dump(config_document(settings.as_json(), settings.sources)))
+    else:
+        print_settings(streams, [(row.name, row.value, row.source) for row in settings.rows()])
 
 
 @config_app.command(cls=HelpCommand)

@@ -61,23 +61,20 @@ class Row:
     """One line of `config show`."""
 
     name: str
-    group: Group
     value: str
     source: str
-    help: str
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The value and the source of every setting. `warnings` are sentences about values that were left out."""
+    """The value and the source of every setting; the typed views below are for code that uses them.
+
+    `warnings` are sentences about values that were left out.
+    """
 
     values: Mapping[str, Value]
     sources: Mapping[str, str]
     warnings: tuple[str, ...] = ()
-
-    def value(self, name: str) -> Value:
-        """The value in force; the typed views below are for code that uses it."""
-        return self.values[name]
 
     def source(self, name: str) -> str:
         """Who set it: "flag -c", "LLMRUN_CTX", "profile low-memory", a file, "built-in"..."""
@@ -113,7 +110,7 @@ class Effective:
     def rows(self) -> Iterator[Row]:
         """All settings in the order of the table, values as a user would write them."""
         for s in SETTINGS:
-            yield Row(s.name, s.group, s.kind.show(self.values[s.name]), self.sources[s.name], s.help)
+            yield Row(s.name, s.kind.show(self.values[s.name]), self.sources[s.name])
 
 
 def _json_value(setting: Setting, value: Value) -> object:

@@ -1,7 +1,8 @@
-"""The JSON contracts of smaller reports as pure functions: estimate, doctor and others."""
+"""The JSON contracts of smaller reports as pure functions: estimate, doctor, cache, config."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from llmrun.reports.cache import CacheReport
@@ -10,6 +11,7 @@ from llmrun.reports.estimate import EstimateReport, PhaseTimes, RateUsed
 
 DOCTOR_SCHEMA = "llmrun.doctor/1"
 CACHE_SCHEMA = "llmrun.cache/1"
+CONFIG_SCHEMA = "llmrun.config/1"
 ESTIMATE_SCHEMA = "llmrun.estimate/1"
 
 
@@ -35,6 +37,11 @@ def doctor_document(report: DoctorReport) -> dict[str, object]:
 def cache_document(report: CacheReport) -> dict[str, object]:
     """The `llmrun.cache/1` document."""
     return {"schema": CACHE_SCHEMA, **asdict(report)}
+
+
+def config_document(settings: Mapping[str, object], sources: Mapping[str, str]) -> dict[str, object]:
+    """The `llmrun.config/1` document: the value and the source of each setting, by its name."""
+    return {"schema": CONFIG_SCHEMA, "settings": dict(settings), "sources": dict(sources)}
 
 
 def estimate_document(report: EstimateReport) -> dict[str, object]:
