@@ -37,11 +37,6 @@ class Quantization:
     declared: str
     main_type: str
 
-    @property
-    def consistent(self) -> bool:
-        """False where the file's claim does not match its tensors."""
-        return not self.declared or self.label == self.declared
-
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
