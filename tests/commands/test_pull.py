@@ -175,6 +175,13 @@ class TestChoosing:
         assert found["Q8_0"]["here_bytes"] == 0
         assert "here" in online("pull", REPO, "--list").text
 
+    def test_what_lies_here_without_links_is_here(self, online: Online, family: dict[str, Path]) -> None:
+        place = Path(online("pull", REPO, "--quant", "Q6_K", "--json").document["path"])
+        place.resolve().rename(place)
+        found = by_quant(offers(online))
+        assert found["Q6_K"]["here_bytes"] == family["Q6_K"].stat().st_size
+        assert found["Q8_0"]["here_bytes"] == 0
+
     def test_names_and_numbers_out_of_the_table_are_refused(
         self, online: Online, family: dict[str, Path]
     ) -> None:

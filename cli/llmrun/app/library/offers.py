@@ -99,7 +99,8 @@ def _bits(variant: Variant[RepoFile], reference: _Reference) -> float:
 
 
 def _offer(variant: Variant[RepoFile], fit: QuantFit, here: dict[str, int]) -> QuantOffer:
-    have = sum(min(here.get(file.blob_name or file.path, 0), file.size_bytes) for file in variant.files)
+    sizes = [here.get(file.blob_name, here.get(file.path, 0)) for file in variant.files]
+    have = sum(map(min, sizes, (file.size_bytes for file in variant.files)))
     return QuantOffer(
         fit.quant, variant.size_bytes, variant.n_parts, have, fit.bits, fit.sum_bytes, fit.where
     )
@@ -113,12 +114,15 @@ def _begun(quants: Sequence[QuantOffer]) -> int | None:
 
 
 def _here(repository: Repository) -> dict[str, int]:
-    """Bytes on this machine of each content, by its digest; those of broken-off downloads included."""
+    """Bytes on this machine of each content, by its digest; by its path where links are not possible, so that
+    it is called by that. Those of broken-off downloads are included."""
     repo = find_repo(repository.listing.repo)
     files: Sequence[CachedFile] = cached_files(repo)
     partials: Sequence[PartialFile] = partial_files(repo)
     begun = {partial.file.name.partition(".")[0]: partial.size_bytes for partial in partials}
-    return begun | {file.blob.name: file.size_bytes for file in files}
+    unlinked = [f for f in files if f.blob == f.file and f.commit == repository.listing.commit]
+    whole = {file.blob.name: file.size_bytes for file in files}
+    return begun | whole | {file.path: file.size_bytes for file in unlinked}
 
 
 def _reference(repository: Repository, found: Sequence[Variant[RepoFile]], cache_dir: Path) -> _Reference:
