@@ -34,8 +34,8 @@ def others(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     return used
 
 
-def find(folder: Path, machine: Machine, n_threads: int = 2, *, fresh: bool = False) -> ReadBandwidth:
-    return read_bandwidth(n_threads, folder=folder / "probe", measure=machine.measure, fresh=fresh)
+def find(folder: Path, machine: Machine, n_threads: int = 2) -> ReadBandwidth:
+    return read_bandwidth(n_threads, folder=folder / "probe", measure=machine.measure)
 
 
 def test_a_quiet_measurement_is_remembered(tmp_path: Path) -> None:
@@ -52,14 +52,6 @@ def test_each_number_of_threads_has_its_own(tmp_path: Path) -> None:
     machine.rate = 25e9
     assert find(tmp_path, machine, 1).bytes_per_s == 25e9
     assert find(tmp_path, machine, 2).bytes_per_s == 40e9
-
-
-def test_it_can_be_measured_again(tmp_path: Path) -> None:
-    machine = Machine(40e9)
-    find(tmp_path, machine)
-    machine.rate = 30e9
-    assert find(tmp_path, machine, fresh=True).bytes_per_s == 30e9
-    assert find(tmp_path, machine).bytes_per_s == 30e9
 
 
 def test_a_busy_figure_gives_way_to_a_quiet_one(tmp_path: Path, others: list[float | None]) -> None:

@@ -48,7 +48,6 @@ class ReadBandwidth:
 def read_bandwidth(
     n_threads: int,
     *,
-    fresh: bool = False,
     folder: Path | None = None,
     measure: Callable[[int, int], float] = measure_read_bandwidth,
 ) -> ReadBandwidth:
@@ -56,7 +55,6 @@ def read_bandwidth(
 
     Args:
         n_threads: threads that read, those that decode.
-        fresh: measure again whatever is remembered.
         folder: where it is remembered; default: in the cache folder.
         measure: bytes a second, from the threads and the bytes that are free.
 
@@ -65,7 +63,7 @@ def read_bandwidth(
     """
     path = (folder or user_cache_dir(os.environ) / "probe") / f"bandwidth-{_machine()}-{n_threads}.json"
     known = _read(path)
-    if known is not None and not fresh and not known.busy:
+    if known is not None and not known.busy:
         return known
     watch = Watch()
     rate = measure(n_threads, host_memory().free_bytes)
