@@ -290,8 +290,9 @@ def test_who_cannot_be_reached_is_named(
     server: LoopbackHub, monkeypatch: pytest.MonkeyPatch, proxied: bool
 ) -> None:
     """The host of files is not the Hub's own, and behind a proxy neither is asked directly."""
-    monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setenv("NO_PROXY", "")
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
     if proxied:
         monkeypatch.setenv("HTTP_PROXY", "http://me:secret@127.0.0.1:9")
     request = httpx2.Request("GET", "http://me:secret@files.invalid:81/x?signature=secret")
