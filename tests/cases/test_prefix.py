@@ -187,6 +187,18 @@ class TestForeignStates:
         assert err == ""
         assert all(path.read_bytes() == data for path, data in before.items())
 
+    def test_the_nearest_settings_are_named(self, caching: Cli, model: Path) -> None:
+        for flags in ((), ("--swa-full",), ("--swa-full", "--kv-type", "f16")):
+            self.run(caching, model, *flags)
+        _, report, _ = self.run(caching, model, "-np", "2")
+        assert report["miss_reason"] == "settings changed: n_parallel was 1, is 2"
+
+    def test_sizes_that_were_not_given_are_no_settings(self, caching: Cli, model: Path) -> None:
+        cold, _, _ = self.run(caching, model)
+        text, report, _ = self.run(caching, model, "-c", "max")
+        assert text == cold
+        assert report["disk_tokens"] > 0
+
     def test_of_another_model_in_the_same_place(self, caching: Cli, model: Path) -> None:
         self.run(caching, model)
         other = write_tiny(model.with_name("other.gguf"), "llama", seed=1, n_ctx=2048)

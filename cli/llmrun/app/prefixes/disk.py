@@ -91,23 +91,24 @@ class DiskPrefixes:
             return Search()
         found, here = self._store.of_model(digest, begin=prompt), dict(self._settings())
         search = Search(damaged=found.damaged, foreign=found.foreign)
-        others: list[tuple[int, str]] = []
+        others: list[tuple[int, int, str]] = []  # tokens in common, fewer changes first, and what they are
         for snapshot in found.snapshots:
             common = common_prefix(snapshot.tokens, prompt)
             if snapshot.settings != here:
-                others.append((common, what_changed(snapshot.settings, here)))
+                changed = what_changed(snapshot.settings, here)
+                others.append((common, -len(changed), ", ".join(changed)))
                 continue
             if len(snapshot.tokens) > facts.n_ctx_seq:
-                others.append((common, f"n_ctx is {facts.n_ctx_seq}, less than its tokens"))
+                others.append((common, -1, f"n_ctx is {facts.n_ctx_seq}, less than its tokens"))
                 continue
             if search.nearest is None or common > search.common:
                 search = replace(search, nearest=snapshot, common=common)
             way = way_of(snapshot, prompt, facts.memory)
             if way.tokens > search.way.tokens:
                 search = replace(search, best=snapshot, way=way)
-        common, changed = max(others, default=(0, ""))
+        common, _, told = max(others, default=(0, 0, ""))
         if common >= max(OTHER_SETTINGS_TOKENS, search.common + 1):
-            search = replace(search, other_settings=changed)
+            search = replace(search, other_settings=told)
         return search
 
     def histories(self) -> Iterator[str]:

@@ -44,7 +44,7 @@ def _engine_build(facts: EngineFacts) -> str:
         return f"{facts.identity.build} {facts.library}"
 
 
-def what_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """What differs between two sets of settings, in words."""
+def what_changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs between two sets of settings, each in words."""
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return ", ".join(f"{n} was {before.get(n, 'not set')}, is {now.get(n, 'not set')}" for n in names)
+    return [f"{n} was {before.get(n, 'not set')}, is {now.get(n, 'not set')}" for n in names]
