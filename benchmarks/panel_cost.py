@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.machine import CannotRun, say
+from benchmarks.machine import CannotRun, Outcome
 from benchmarks.stats import ratio
 
 TARGET = 0.98
@@ -36,9 +36,9 @@ TIMEOUT_S = 120.0
 QUIET_S = 1.0
 
 
-def chat_rate(flags: Sequence[str], n: int, threads: int, environment: Mapping[str, str]) -> float:
+def chat_rate(asked: Sequence[str], environment: Mapping[str, str]) -> float:
     """Tokens a second of one answer on a pseudo-terminal. Raises CannotRun if there is none."""
-    command = [*machine.llmrun_command(), "chat", "-n", str(n), "-t", str(threads), "--temp", "0", *flags]
+    command = [*machine.llmrun_command(), "chat", *asked, "--temp", "0"]
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(command[0], command, {**environment, "TERM": "xterm-256color"})
@@ -79,42 +79,36 @@ def _drain(terminal: int) -> None:
         return
 
 
-def main() -> int:
-    """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description="Generation rate of a chat with and without the live panel.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("-n", type=int, default=400, help="tokens an answer may have")
-    parser.add_argument("-t", "--threads", type=int, help="default: what llmrun would use")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file; default: in benchmarks/results")
-    arguments = parser.parse_args()
-    threads = arguments.threads or machine.physical_threads()
+def measure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+    """Both kinds of chat, round by round; the first round fills the page cache and does not count."""
     rates: dict[str, list[float]] = {WITH: [], WITHOUT: []}
-    watch = machine.Watch()
-    try:
-        with machine.private_environment() as environment:
-            for round_number in range(arguments.rounds + 1):
-                for name, flags in FLAGS.items():
-                    rate = chat_rate(flags, arguments.n, threads, environment)
-                    if round_number:  # the first round fills the page cache
-                        rates[name].append(rate)
-    except CannotRun as error:
-        say(str(error))
-        return 2
-    record = machine.provenance(threads)
-    disturbance = watch.total()
+    for number in range(arguments.rounds + 1):
+        for name, flags in FLAGS.items():
+            asked = (str(arguments.model), "-n", str(arguments.n), "-t", str(arguments.threads), *flags)
+            rate = chat_rate(asked, environment)
+            if number:
+                rates[name].append(rate)
+    title = f"chat, generation tok/s, {arguments.rounds} rounds, interleaved"
+    return Outcome(title, lambda: show(rates), {"tokens_per_second": rates, "target": TARGET})
+
+
+def show(rates: Mapping[str, Sequence[float]]) -> bool:
+    """Print the samples and how they compare; True if the target is met."""
     compared = ratio(rates[WITH], rates[WITHOUT])
-    print(f"chat, generation tok/s, {arguments.rounds} rounds, interleaved")
-    machine.show_provenance(record)
     for name, found in rates.items():
         print(f"  {name:<12} {'  '.join(f'{rate:6.1f}' for rate in found)}")
     print(
         f"with / without: {compared.of_medians:.3f} of medians; pairs {compared.paired_median:.3f} "
         f"({compared.paired_min:.3f} to {compared.paired_max:.3f}); target {TARGET}"
     )
-    print(machine.busy_note(disturbance))
-    document = {"benchmark": "panel_cost", "provenance": record, "tokens_per_second": rates, "target": TARGET}
-    print(f"samples: {machine.write_result('panel_cost', document, arguments.output)}")
-    return 0 if compared.of_medians >= TARGET else 1
+    return compared.of_medians >= TARGET
+
+
+def main() -> int:
+    """Parse, measure, print, write."""
+    parser = machine.options("Generation rate of a chat with and without the live panel.", rounds=5)
+    parser.add_argument("-n", type=int, default=400, help="tokens an answer may have")
+    return machine.measurement("panel_cost", parser, measure)
 
 
 if __name__ == "__main__":
