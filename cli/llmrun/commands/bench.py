@@ -69,7 +69,7 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="one JSON document with everything")] = False,
     save: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--save", metavar="NAME", help="call this run NAME in the history"),
+        typer.Option("--save", metavar="NAME", help="name it in the history; runs may share a name"),
     ] = None,
     compare: Annotated[
         Optional[str],  # noqa: UP045
