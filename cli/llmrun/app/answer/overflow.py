@@ -16,8 +16,9 @@ SUMMARY_TOKENS = 256
 """Most tokens of a summary; an eighth of the context if that is less."""
 
 Count = Callable[[Sequence[Message]], int]
-Summarize = Callable[[tuple[Message, ...], int], Generator[Event, None, str]]
-"""Writes the summary that the messages ask for, of at most so many tokens; empty where nothing came of it."""
+Summarize = Callable[[tuple[Message, ...], int], Generator[Event, None, str | None]]
+"""Writes the summary that the messages ask for, of at most so many tokens; empty where nothing came of it,
+None where it was stopped."""
 
 
 def answer_room(settings: OutputSettings, capacity: int) -> int:
@@ -57,7 +58,10 @@ def make_room(
     dropped, summary = Window(left_out, window.summary), ""
     if settings.overflow == "summarize":
         yield Notice("info", f"summing up {_messages(left_out)} that the context has no room for")
-        summary = yield from _summary(conversation, window, left_out, capacity, count, summarize)
+        written = yield from _summary(conversation, window, left_out, capacity, count, summarize)
+        if written is None:
+            return dropped  # for an answer that will not begin
+        summary = written
     if summary:
         again = Window(left_out, summary)
         left_out = left_out_to_fit(conversation, again, Room(capacity, room.answer), count)
@@ -82,11 +86,12 @@ def _summary(
     capacity: int,
     count: Count,
     summarize: Summarize,
-) -> Generator[Event, None, str]:
+) -> Generator[Event, None, str | None]:
     """A summary of what is left out, in several steps where it is too long to be read at once.
 
     Each step sums up the summary so far and what follows it. An exchange too long even alone is passed over;
-    where nothing comes of a step, the summary so far is all. None is begun that there is no room for.
+    where nothing comes of a step, the summary so far is all. None is begun that there is no room for. None is
+    returned where it is stopped.
     """
     n_tokens = min(SUMMARY_TOKENS, capacity // 8)
     if count(conversation.messages(Window(len(conversation.exchanges)))) + n_tokens > capacity:
@@ -98,7 +103,7 @@ def _summary(
             continue
         summary = yield from summarize(conversation.to_summarize(end).messages(window), n_tokens)
         if not summary:
-            break
+            return window.summary if summary == "" else None
         window = Window(end, summary)
     return window.summary
 

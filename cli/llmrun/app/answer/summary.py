@@ -20,11 +20,11 @@ GREEDY = SamplingParams(temperature=0)
 
 def summarize(
     opened: Opened, history: History, clock: Clock, messages: tuple[Message, ...], n_tokens: int
-) -> Generator[Event, None, tuple[str, History]]:
+) -> Generator[Event, None, tuple[str | None, History]]:
     """The summary that `messages` ask for, of at most so many tokens, and what the sequence then holds.
 
     It reuses what the sequence holds of the conversation, `history`. The model may think for half of the
-    tokens. Empty where it is stopped.
+    tokens. None where it is stopped.
     """
     engine, prepared = opened.engine, Prompter(opened, history).chat(messages)
     log_prompt(prepared)
@@ -43,6 +43,6 @@ def summarize(
                 if len(sampled) == n_tokens // 2:
                     close_reasoning(engine, run, text)
             case EndStep(reason="interrupted"):
-                return "", history
+                return None, history
     text.finish()
     return text.answer.strip(), prepared.history.with_sampled(sampled, engine.piece)

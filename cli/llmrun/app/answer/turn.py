@@ -169,7 +169,7 @@ class Turns:
             return False
         return not alone_too_long(talk, capacity, prompter.count)
 
-    def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str]:
+    def _summarize(self, messages: tuple[Message, ...], n_tokens: int) -> Generator[Event, None, str | None]:
         """The summary that the messages ask for; the sequence holds what asked for it then."""
         summary, self._history = yield from summarize(
             self._opened, self._history, self._clock, messages, n_tokens
