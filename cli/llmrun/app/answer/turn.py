@@ -115,9 +115,9 @@ class Turns:
         yield from self._notes(completion)
         yield Finished(completion, self._clock())
         if not interrupted:
-            yield from self._reuse.keep(self._history, len(tokens), completion.stats.total_s)
-            if not ask.last:
+            if not ask.last:  # before it is kept, so that a resumed chat goes on from the same token
                 self._reuse.read_ahead(self._prompter(self._history))
+            yield from self._reuse.keep(self._history, len(tokens), completion.stats.total_s)
         return completion
 
     def leave(self) -> Iterator[Notice]:
