@@ -29,7 +29,8 @@ class Weight:
     """One tensor. `slot`: -1 the input, N layer N, the number of layers for the output.
 
     `spread`: copied to each device with layers. `expert`: one of a layer's many experts. `matrix`: large
-    enough to be multiplied with, not a norm or a bias.
+    enough to be multiplied with, not a norm or a bias; `widths` are then the numbers a token that it reads
+    and gives, those of one expert where there are many.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Weight:
     expert: bool = False
     spread: bool = False
     matrix: bool = True
+    widths: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +116,19 @@ def weight_table(
         slot = _slot(tensor.name, arch, n_layer_all)
         if n_trunk <= slot < n_layer_all:
             continue
+        expert = re.search(EXPERTS, tensor.name) is not None
+        read, given, times = (*tensor.dims, 1, 1)[:3]
+        heads = 1 if expert else times
         table.append(
             Weight(
                 tensor.name,
                 slot,
                 tensor.size_bytes,
                 tensor.n_params,
-                expert=re.search(EXPERTS, tensor.name) is not None,
+                expert=expert,
                 spread=tensor.name.startswith(_SPREAD),
                 matrix=len(tensor.dims) > 1,
+                widths=(read * heads, given * heads),
             )
         )
     return tuple(table)

@@ -10,7 +10,7 @@ experts of their layers and hands the result back. Source: ggml_backend_sched_ba
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmrun.gguf.hparams import MemoryFacts
@@ -21,6 +21,7 @@ from llmrun.memory.plan import DeviceInfo, MemoryPlan
 
 _OFFLOAD_BATCH = 32
 _BETWEEN = ("attn_sinks", "attn_q_norm", "attn_q.bias")  # small, but work on the query waits for them
+_GATES = {"ffn_gate", "ffn_gate_exps"}
 _INNER = ("ffn_up", "ffn_gate", "ffn_down")
 
 
@@ -30,13 +31,15 @@ class Apart:
 
     `borrower`: the GPU that computes with the CPU's weights, 0 where the CPU does. `borrowed`: sizes of those
     weights by name. `feeds`: layers whose experts or dense inner layer the CPU or the borrower computes for
-    another GPU. `caches`: layers whose K/V lie elsewhere than where attention runs. `unmodelled`: what the
-    walk does not follow, empty where it does.
+    another GPU. `loans`: numbers a token that single matrices on the CPU read and give, by layer. `caches`:
+    layers whose K/V lie elsewhere than where attention runs. `unmodelled`: what the walk does not follow,
+    empty where it does.
     """
 
     borrower: int = 0
     borrowed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     feeds: frozenset[int] = frozenset()
+    loans: Mapping[int, int] = field(default_factory=dict)
     caches: frozenset[int] = frozenset()
     unmodelled: str = ""
 
@@ -71,17 +74,18 @@ def apart_of(
             lent[slot][name] = placed.weight.size_bytes
     borrower = _borrower(placement.devices, cells) if lent else 0
     layers = range(len(facts.layers))
-    fed = {il for il, away in moved.items() if all(placed.device == 0 for placed in away)}
+    fed = {il for il, away in moved.items() if _is_fed(facts, il, away, weights)}
     return Apart(
         borrower=borrower,
         borrowed=lent if borrower else {},
         feeds=frozenset(il for il in fed if placement.layer(il) != borrower),
+        loans={} if borrower else {il: _loan(facts, il, moved[il]) for il in moved if il not in fed},
         caches=frozenset(
             il
             for il in layers
             if (placement.layer(il) or borrower) != (placement.layer(il) if plan.offload_kqv else 0)
         ),
-        unmodelled=_unmodelled(facts, placement, moved, weights, borrower),
+        unmodelled=_unmodelled(placement, moved, fed, borrower),
     )
 
 
@@ -97,28 +101,43 @@ def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:
 
 
 def _unmodelled(
-    facts: MemoryFacts,
-    placement: Placement,
-    moved: Mapping[int, Sequence[PlacedWeight]],
-    weights: Sequence[PlacedWeight],
-    borrower: int,
+    placement: Placement, moved: Mapping[int, Sequence[PlacedWeight]], fed: Collection[int], borrower: int
 ) -> str:
-    """What makes compute buffers of GPUs off by more than a tenth.
-
-    Layers torn apart otherwise than by experts or dense inner layer.
-    """
+    """What makes compute buffers off by more than a tenth: layers torn apart otherwise."""
     for il, away in sorted(moved.items()):
         if borrower and all(placed.device == 0 for placed in away):
             continue
-        inner = {
-            placed.weight.name
-            for placed in weights
-            if placed.weight.slot == il and placed.weight.matrix and _is_inner(facts, il, placed.weight)
-        }
-        names = {placed.weight.name for placed in away}
-        if names != inner or any(placed.device for placed in away) or not placement.layer(il):
-            return f"compute buffers where {sorted(names ^ inner or names)[0]} lies apart from its layer"
+        if il not in fed or not placement.layer(il):
+            name = min(placed.weight.name for placed in away)
+            return f"compute buffers where {name} lies apart from its layer"
     return ""
+
+
+def _loan(facts: MemoryFacts, il: int, away: Sequence[PlacedWeight]) -> int:
+    """What single matrices on the CPU read and give, as if all of it was there at once."""
+    used, total = facts.layers[il].shape.n_expert_used, 0
+    for weight in (placed.weight for placed in away if placed.device == 0):
+        read, given = weight.widths
+        many = used if weight.expert else 1
+        total += given * many + read * (many if "down" in weight.name else 1)
+    return total
+
+
+def _is_fed(
+    facts: MemoryFacts, il: int, away: Sequence[PlacedWeight], weights: Sequence[PlacedWeight]
+) -> bool:
+    """Whether the CPU has all of a layer's experts or dense inner layer, or all but the gate, and no more.
+
+    A gate comes before the rest, and its product goes to the CPU with what that reads.
+    """
+    inner = {
+        placed.weight.name
+        for placed in weights
+        if placed.weight.slot == il and placed.weight.matrix and _is_inner(facts, il, placed.weight)
+    }
+    names = {placed.weight.name for placed in away}
+    missing = {name.split(".")[2] for name in inner - names}
+    return names <= inner and missing <= _GATES and not any(placed.device for placed in away)
 
 
 def _is_inner(facts: MemoryFacts, il: int, weight: Weight) -> bool:

@@ -24,10 +24,12 @@ class Arena:
     _end: int = 0
 
     def take(self, size_bytes: int) -> Block:
-        """A place for `size_bytes` bytes."""
+        """A place for `size_bytes` bytes; nothing takes none."""
         size = size_bytes + -size_bytes % self.alignment
+        if not size:
+            return 0, 0
         fitting = [gap for gap in self._gaps if gap[1] >= size]
-        if not fitting or not size:
+        if not fitting:
             block = (self._end, size)
             self._end += size
             self.peak_bytes = max(self.peak_bytes, self._end)
@@ -41,7 +43,8 @@ class Arena:
     def give(self, *blocks: Block) -> None:
         """Free places again; neighbouring gaps become one."""
         for block in blocks:
-            self._give(block)
+            if block[1]:
+                self._give(block)
 
     def _give(self, block: Block) -> None:
         start, size = block
@@ -50,5 +53,5 @@ class Arena:
             start, size = min(start, gap[0]), size + gap[1]
         if start + size == self._end:
             self._end = start
-        elif size:
+        else:
             self._gaps.append((start, size))

@@ -127,6 +127,8 @@ def _walk_layers(walk: Walk, part: _Part, apart: Apart, residual: Block) -> Bloc
         walk.windowed = layer.windowed
         walk.borrowed = apart.borrowed.get(il, {})
         walk.cache_apart = il in apart.caches
+        if walk.helper is not None and il in apart.loans:
+            walk.helper.give(walk.helper.take(F32_BYTES * walk.tokens * apart.loans[il]))
         walk.outputs_with_cache = il in apart.caches and _outputs_follow(walk, apart, il)
         walk.last_of_kind = last_of.get(layer.windowed) == il
         walk.fed_by_helper = il in apart.feeds
