@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.support.engines import EXACT, open_llama, run_one
 from tests.support.rpc import rpc_server
 from tests.support.tiny import Arch
+from tests.support.waiting import TIMEOUT_S
 
 N_UBATCH = 16
 PROMPT = [3 + i * 7 % 250 for i in range(200)]
@@ -50,7 +51,7 @@ def test_it_takes_slices_without_waiting_for_each(tiny_path: dict[Arch, Path]) -
             servers = [stack.enter_context(rpc_server()) for _ in range(n_servers)]
             command = [sys.executable, "-c", _ON_SERVERS, str(tiny_path["llama"])]
             command += map(json.dumps, (PROMPT, params, servers))
-            answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+            answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
         found.append(json.loads(answer.stdout))
     slices = [*range(0, len(PROMPT), N_UBATCH), len(PROMPT)]
     waited = [len(slices) - 1, 1]
