@@ -82,7 +82,7 @@ _SHARE_ABOVE_0 = Number(0, 1, whole=False, above_low=True)
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("n_threads", "hardware", _THREADS, "auto", "-t",
-            "threads that generate; auto: physical cores this process may use"),
+            "threads that generate; auto: fast physical cores this process may use"),
     Setting("n_threads_batch", "hardware", _THREADS, "auto", "-tb",
             "threads that evaluate prompts; auto: as for generation"),
     Setting("n_batch", "hardware", _count(1), 2048, "-b",
