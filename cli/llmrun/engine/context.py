@@ -21,7 +21,7 @@ from llmrun.engine.model import Model, engine_error, out_of_memory
 from llmrun.engine.offload import devices_of_buffers
 from llmrun.engine.states import read_state, write_state
 from llmrun.engine.threadpool import ThreadPools
-from llmrun.errors import DoesNotFit, EngineFailure
+from llmrun.errors import DoesNotFit, EngineFailure, LlmrunError
 from llmrun.prefix.reuse import MemoryKind, saved_pos_min, usable_prefix
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -47,12 +47,7 @@ class Context:
         native.op_offload = model.gpu_layers > 0  # a GPU without layers is left alone
         self.handle: Any = lib.llama_init_from_model(model.handle, native)
         if not self.handle:
-            if out_of_memory():
-                raise DoesNotFit(
-                    f"a context of {params.n_ctx:,} tokens does not fit: {native_log.last_error}",
-                    "use a smaller -c, or a smaller --kv-type with -fa on",
-                )
-            raise engine_error("the engine cannot create the context", _refusal())
+            raise _not_created(params.n_ctx)
         owners = devices_of_buffers()
         self.cache_blocks = read_cache_blocks(native_log.lines, owners)
         self.compute_bytes = _scratch_bytes(owners)
@@ -297,6 +292,15 @@ def _scratch_bytes(devices: Mapping[str, str]) -> dict[str, int]:
     found = Counter(read_buffers(native_log.lines, "compute", devices))
     found.update(read_buffers(native_log.lines, "output", devices))
     return dict(found)
+
+
+def _not_created(n_ctx: int) -> LlmrunError:
+    if out_of_memory():
+        return DoesNotFit(
+            f"a context of {n_ctx:,} tokens does not fit: {native_log.last_error}",
+            "use a smaller -c, or a smaller --kv-type with -fa on",
+        )
+    return engine_error("the engine cannot create the context", _refusal())
 
 
 def _refusal() -> str:

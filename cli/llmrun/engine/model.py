@@ -16,7 +16,7 @@ from llmrun.engine.cache_log import read_buffers
 from llmrun.engine.offload import Placement, devices_of_buffers, gpus_in_use
 from llmrun.engine.rpc import add_rpc_servers
 from llmrun.engine.vocab import Vocab
-from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, NotAModel
+from llmrun.errors import DoesNotFit, EngineFailure, Interrupted, LlmrunError, NotAModel
 
 _ALL_LAYERS = 1 << 30
 _OUT_OF_MEMORY = (
@@ -76,17 +76,7 @@ class Model:
         self._lib = lib
         self.handle: Any = lib.llama_model_load_from_file(os.fsencode(params.path), native)
         if not self.handle:
-            if cancelled.is_set():
-                raise Interrupted("interrupted while loading")
-            if out_of_memory():
-                raise DoesNotFit(
-                    f"{os.path.basename(params.path)} does not fit in memory: {_cause()}",
-                    "use a smaller quantization, or fewer layers on the GPU (-ngl)",
-                )
-            raise NotAModel(
-                f"{os.path.basename(params.path)}: the engine cannot load it: {_cause()}",
-                "-v shows the engine's own log",
-            )
+            raise Interrupted("interrupted while loading") if cancelled.is_set() else _not_loaded(params.path)
         self.buffer_bytes = read_buffers(native_log.lines, "model", devices_of_buffers())
         self.vocab = Vocab(self.handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(self.handle)
@@ -169,6 +159,16 @@ def _load_mode(lib: Any, *, mapped: bool, locked: bool) -> int:
         (True, True): lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
     }
     return int(modes[mapped, locked])
+
+
+def _not_loaded(path: str) -> LlmrunError:
+    name = os.path.basename(path)
+    if out_of_memory():
+        return DoesNotFit(
+            f"{name} does not fit in memory: {_cause()}",
+            "use a smaller quantization, or fewer layers on the GPU (-ngl)",
+        )
+    return NotAModel(f"{name}: the engine cannot load it: {_cause()}", "-v shows the engine's own log")
 
 
 def _cause() -> str:
