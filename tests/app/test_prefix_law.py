@@ -68,13 +68,14 @@ def words(choices: tuple[int, ...]) -> list[int]:
 PROMPTS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple).map(words)
 
 
-def new_process(path: Path, engine: LlamaEngine, folder: Path) -> PrefixCache:
+def new_process(path: Path, engine: LlamaEngine, folder: Path, first_ctx: int | None = None) -> PrefixCache:
     """Of a command without -c."""
     forget(engine)
     disk = DiskPrefixes(
         SnapshotStore(folder, 1 << 28),
         ModelFiles.now([path]),
         lambda: layout_settings(engine.facts, {}, sized=False),
+        first_ctx=first_ctx,
     )
     return PrefixCache(engine, time.perf_counter, disk=disk)
 
@@ -187,6 +188,21 @@ def test_only_a_little_more_of_the_same_sequence_is_read_ahead(
     for opening in ([], held, held[:-1], [*held[:-1], 3, 4], [*held, *words((1,))], [*held, 5] * 40):
         cache.read_ahead(opening)
         assert engine.held(0) == held
+
+
+def test_a_conversation_that_made_its_context_grow_leaves_its_beginning_to_others(
+    engines: dict[str, tuple[Path, LlamaEngine]], tmp_path: Path
+) -> None:
+    path, engine = engines["full"]
+    document = words((1, 2))
+    for prompt in (document, words((1, 2, 3, 1, 2, 3))):
+        cache = new_process(path, engine, tmp_path, first_ctx=256)
+        answer(cache, engine, prompt, (), 1)
+        list(cache.keep(len(prompt), 1.0, None))
+    small = open_llama(path, **EXACT, n_ctx=256, n_ubatch=16)
+    _, report, reused = answer(new_process(path, small, tmp_path), small, [*document, 5], (), 1)
+    assert reused == report.disk_tokens == len(document)
+    small.close()
 
 
 def test_a_context_too_small_for_what_is_stored_evaluates_the_prompt(

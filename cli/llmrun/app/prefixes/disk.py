@@ -17,6 +17,7 @@ from pathlib import Path
 
 from llmrun.app.loading import Opened
 from llmrun.app.memory.host_memory import host_memory
+from llmrun.app.plan import wanted_ctx
 from llmrun.app.prefixes.memory import Kept
 from llmrun.app.prefixes.settings import layout_settings, rope_settings, what_changed
 from llmrun.config.views import ContextSettings
@@ -67,7 +68,7 @@ class Search:
 
 class DiskPrefixes:
     """The snapshots of one open model. `settings` are what K/V depend on besides its files; `stopped` tells
-    that nobody waits for one to be kept."""
+    that nobody waits for one to be kept. `first_ctx`: what contexts begin with where their size is not given."""
 
     def __init__(
         self,
@@ -76,7 +77,9 @@ class DiskPrefixes:
         settings: Callable[[], Mapping[str, str]],
         title: str = "",
         stopped: Callable[[], bool] = lambda: False,
+        first_ctx: int | None = None,
     ) -> None:
+        self._first_ctx = first_ctx
         self._title = title
         self._stopped = stopped
         self._stage: Path | None = None  # of the conversation under way, read or written last
@@ -191,6 +194,8 @@ class DiskPrefixes:
         for old in self._store.of_model(digest, begin=kept.tokens).snapshots:
             if old.path == path or old.settings != settings or not _goes_on(kept, old):
                 continue
+            if self._first_ctx is not None and len(old.tokens) <= self._first_ctx < len(kept.tokens):
+                continue  # a context that has not grown has room for this one only
             if old.path == before or _rewinds(kind):
                 self._store.remove(old.path)
 
@@ -268,7 +273,7 @@ def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
     ):
         return None
     store = prefix_store(opened.prefix_folder, context)
-    sized = context.n_ctx not in ("auto", 0)
+    sized, trained = context.n_ctx not in ("auto", 0), opened.engine.facts.n_ctx_train
     title = f"{opened.info.name or opened.files.paths[0].name} {opened.info.quant}"
     return DiskPrefixes(
         store,
@@ -276,6 +281,7 @@ def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
         lambda: layout_settings(opened.engine.facts, rope_settings(context), sized=sized),
         title,
         opened.stopped,
+        None if sized else wanted_ctx("auto", trained),
     )
 
 
