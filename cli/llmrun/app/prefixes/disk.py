@@ -68,7 +68,7 @@ class Search:
 
 class DiskPrefixes:
     """The snapshots of one open model. `settings` are what K/V depend on besides its files; `stopped` tells
-    that nobody waits for one to be kept. `first_ctx`: what contexts begin with where their size is not given."""
+    that nobody waits for one to be kept. `first_ctx`: what contexts begin with where no size is given."""
 
     def __init__(
         self,
