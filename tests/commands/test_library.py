@@ -168,11 +168,13 @@ class TestList:
     @pytest.mark.parametrize("columns", [40, 80, 200])
     def test_it_fits_a_terminal(self, cli: Cli, hub: Path, content: bytes, columns: int) -> None:
         fill_cache(hub, "somebody/with-a-rather-long-name-GGUF", {"m-UD-Q4_K_XL.gguf": content})
+        break_off(hub, REPO, "m-Q8_0.gguf", bytes(1_500_000), 250_000_000)
         with cli.terminal("list", columns=columns) as terminal:
             assert terminal.ended() == 0
             text = terminal.text
         assert "UD-Q4_K_XL" in text
         assert "MiB" in text or "KiB" in text
+        assert "1.43 of 238.4 MiB, partial" in text
         rows = [line for line in text.splitlines() if "Hub cache:" not in line]
         assert max(map(len, rows)) <= max(columns, len("somebody/with-a-rather-long-name-GGUF:UD-Q4_K_XL"))
 

@@ -142,10 +142,10 @@ class DownloadView:
                 before = self._progress(self._last, columns) if self._last else [self._title(columns)]
                 return [line for line in (*before, waiting) if line]
             case FileChecked():
-                what = f"checking what is here: {_of(event.done_bytes, event.kept_bytes)}"
+                what = f"checking what is here: {done_of(event.done_bytes, event.kept_bytes)}"
                 return [self._title(columns), what]
             case FileWaiting():
-                what = f"another program fetches it: {_of(event.done_bytes, event.size_bytes)}"
+                what = f"another program fetches it: {done_of(event.done_bytes, event.size_bytes)}"
                 return [self._title(columns), what]
             case FileRetried():
                 self._trouble = _retried(event, name=False)
@@ -192,7 +192,7 @@ def _retried(event: FileRetried, *, name: bool = True) -> str:
 def _moved(done: int, size: int, pace: str, rate: float | None, columns: int) -> str:
     share = done / size if size else 1.0
     left = f"{_clock((size - done) / rate)} left" if rate and done < size else ""
-    words = [f"{share:4.0%}", _of(done, size), pace, left]
+    words = [f"{share:4.0%}", done_of(done, size), pace, left]
     if columns >= _WIDE:
         words.insert(0, bar(share, _BAR_CELLS))
     elif columns < _NARROW and left:
@@ -207,7 +207,7 @@ def _clock(time_s: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def _of(done: int, size: int) -> str:
+def done_of(done: int, size: int) -> str:
     """`1.20 of 4.58 GiB`: the unit once where both have it."""
     first, last = format_bytes(done), format_bytes(size)
     number, _, unit = first.partition(" ")

@@ -7,6 +7,7 @@ from datetime import datetime
 from shutil import get_terminal_size
 
 from llmrun.reports.library import Freed, KeptModel, KnownModel, Library, Removal
+from llmrun.ui.download_view import done_of
 from llmrun.ui.notes import aligned
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
@@ -84,7 +85,15 @@ def _lines(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
         if max(map(len, lines)) < columns:
             return lines
     figures = aligned([["", *row[1:4]] for row in rows])
+    if max(map(len, figures)) >= columns:
+        figures = ["\n".join(_wrapped("  ".join(row[1:4]), columns)) for row in rows]
     return [line for row, below in zip(rows, figures, strict=True) for line in (row[0], below)]
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, max(columns - 1, 3), initial_indent="  ", subsequent_indent="  ")
 
 
 def _row(model: KeptModel) -> tuple[str, ...]:
@@ -98,12 +107,12 @@ def _row(model: KeptModel) -> tuple[str, ...]:
 
 
 def _size(model: KeptModel) -> str:
-    size = format_bytes(model.size_bytes)
     if model.complete:
-        return size
-    return (
-        f"{size} of {format_bytes(model.total_bytes)}, partial" if model.total_bytes else f"{size}, partial"
+        return format_bytes(model.size_bytes)
+    there = (
+        done_of(model.size_bytes, model.total_bytes) if model.total_bytes else format_bytes(model.size_bytes)
     )
+    return f"{there}, partial"
 
 
 def removal_text(removals: Sequence[Removal]) -> str:
