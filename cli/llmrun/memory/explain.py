@@ -61,7 +61,7 @@ def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[ExplainedStep, ...]:
         n_all * per_layer * tokens,
     )
     room = cells.full * cells.n_stream
-    steps.add(_cells_text(plan, cells, tokens), n_all * per_layer * room)
+    steps.add(_cells_text(cells, tokens), n_all * per_layer * room)
     n_trunk = len(facts.layers)
     steps.add(
         f"{_plural(n_all - n_trunk, 'layer')} for the prediction of further tokens, without a cache here",
@@ -86,7 +86,7 @@ def explain(facts: MemoryFacts, plan: MemoryPlan) -> tuple[ExplainedStep, ...]:
     return tuple(steps.steps)
 
 
-def _cells_text(plan: MemoryPlan, cells: Cells, tokens: int) -> str:
+def _cells_text(cells: Cells, tokens: int) -> str:
     if cells.n_stream == 1:
         return f"Cells come in steps of {CELL_STEP}: {cells.full:,} for {_plural(tokens, 'token')}"
     return (

@@ -111,7 +111,7 @@ def _add_up(
         tensors, layer_devices, opened.load_log, names, opened.cpu, mapped=opened.model.mapped
     )
     model, repack = (breakdown.model, breakdown.repack) if breakdown else (Counter[str](), Counter[str]())
-    output = _output(context, params, opened.model.vocab.n_tokens, names)
+    output = _output(params, opened.model.vocab.n_tokens, names)
     used = [opened.cpu, *(device.name for device in devices() if device.name != opened.cpu)]
     sizes = [
         DeviceSizes(
@@ -151,9 +151,7 @@ def _by_log(context: Context, names: Mapping[str, str]) -> tuple[Counter[str], C
     return _sum_blocks(context, recurrent=True), _sum_blocks(context, recurrent=False), compute
 
 
-def _output(
-    context: Context, params: ContextParams, n_vocab: int, names: Mapping[str, str]
-) -> dict[str, int]:
+def _output(params: ContextParams, n_vocab: int, names: Mapping[str, str]) -> dict[str, int]:
     """The output buffer holds a row of f32 logits for each sequence; the log says where, rounded."""
     logged = read_buffers(native_log.lines, "output", names)
     rows = 4 * n_vocab * params.n_seq
