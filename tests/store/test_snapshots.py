@@ -255,6 +255,9 @@ def test_what_is_no_file_is_no_snapshot_and_in_nobodys_way(store: SnapshotStore)
     (folder / f"dangling{SUFFIX}").symlink_to(folder / "nowhere")
     (folder / f"endless{SUFFIX}").symlink_to("/dev/zero")
     (folder.parent / "unfinished.part").write_bytes(b"123")
+    os.mkfifo(folder.parent / "speeds.json")
+    assert store.speeds() == Speeds()
+    os.unlink(folder.parent / "speeds.json")
     outside = folder.parent.parent / "outside"
     outside.mkdir()
     kept = outside / f"kept{SUFFIX}"

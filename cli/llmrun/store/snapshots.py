@@ -221,8 +221,9 @@ class SnapshotStore:
 
     def speeds(self) -> Speeds:
         """How fast the folder was when it was last measured."""
+        file = self.folder / _SPEEDS
         try:
-            record = json.loads((self.folder / _SPEEDS).read_text("utf-8"))
+            record = json.loads(file.read_text("utf-8")) if file.is_file() else {}
             return Speeds(
                 **{name: max(0.0, float(record.get(name, 0.0))) for name in ("write", "read", "hash")}
             )
