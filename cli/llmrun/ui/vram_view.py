@@ -188,7 +188,8 @@ def _verdict(page: Page, report: VramReport) -> None:
         page.line(f"with layers chosen for it: {_longest(report, report.max_ctx_auto)}")
     page.line(f"one more token of context: {format_bytes(report.kv_bytes_per_token)}")
     if gpus:
-        page.line(f"most layers that fit on the GPU: {report.max_gpu_layers} of {report.n_layers}")
+        most = f"{report.max_gpu_layers} of {report.n_layers}{_experts(report)}"
+        page.line(f"most layers that fit on the GPU: {most}")
     for remedy in report.remedies:
         value = format_count(int(remedy.value)) if remedy.kind == "context" else remedy.value
         way = _WAYS[remedy.kind].format(value.replace(",", ""))
@@ -210,13 +211,22 @@ def _verdict_text(report: VramReport) -> str:
         if not gpus:
             return "It fits."
         where = f"all {report.n_layers}" if layers >= report.n_layers else f"{layers} of {report.n_layers}"
-        experts = f", the experts of {report.n_cpu_moe} on the CPU" if report.n_cpu_moe else ""
-        return f"It fits: {where} layers on the GPU{experts}."
+        return f"It fits: {where} layers on the GPU{_experts(report)}."
     if report.verdict == "partial":
         fixed = gpus and report.max_ctx_auto is None
         other = "fewer layers on the GPU or a shorter context" if fixed else "a shorter context"
         return f"It does not fit as asked; it does with {other}."
-    return "It does not fit."
+    short = (
+        (device.name, device.use.sum_bytes + report.reserve_bytes - device.free_bytes)
+        for device in report.devices
+        if not device.fits
+    )
+    lacks = ", ".join(f"{name} lacks {format_bytes(size)}" for name, size in short if size > 0)
+    return f"It does not fit: {lacks}." if lacks else "It does not fit."
+
+
+def _experts(report: VramReport) -> str:
+    return f", the experts of {report.n_cpu_moe} on the CPU" if report.n_cpu_moe else ""
 
 
 def _grid(page: Page, report: VramReport) -> None:
