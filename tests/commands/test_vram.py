@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from llmrun.units import format_bytes
+
 from tests.support import bad
 from tests.support.cli import Cli
 from tests.support.gguf_writer import Value
@@ -147,6 +149,8 @@ def test_check_tells_by_its_exit_status(cli: Cli) -> None:
     assert cli.here(*fits, "--check").status == 0
     ended = cli.here(*not_so, "--check", "--json")
     assert (ended.status, ended.document["devices"][0]["fits"]) == (5, False)
+    lacking = format_bytes(ended.document["devices"][0]["sum_bytes"])  # all but the reserve is taken
+    assert f"CPU lacks {lacking}" in cli.here(*not_so).out.decode()
     assert cli.here(*not_so, "--check", "--reserve", "0").status == 0
 
 

@@ -47,6 +47,12 @@ ANY_TYPE = [
     ("mamba", "ssm_dt.weight"),
     ("lfm2", "shortconv.in_proj.weight"),
 ]
+# Types that no matrix can have.
+NO_MATRIX = [
+    TensorType.F64, TensorType.I8, TensorType.I16, TensorType.I32, TensorType.I64, TensorType.Q8_1,
+    TensorType.Q8_K,
+]  # fmt: skip
+MATRICES = ["token_embd.weight", "attn_q.weight", "ffn_down.weight", "output.weight"]
 # An architecture and tensors of one layer that the engine loads a model without, but does not run it.
 NEEDED = [
     ("falcon-h1", ("ssm_conv1d.bias",)),
@@ -100,6 +106,16 @@ def test_other_tensors_may_have_any_type(tmp_path: Path, arch: str, name: str) -
     assert fault(write_arch(tmp_path / "m.gguf", arch, edit=as_type(name, TensorType.F16))) is None
 
 
+@pytest.mark.parametrize("kind", NO_MATRIX)
+@pytest.mark.parametrize("name", MATRICES)
+def test_no_matrix_of_such_a_type(tmp_path: Path, name: str, kind: TensorType) -> None:
+    path = write_arch(tmp_path / "m.gguf", "llama", n_embd=256, n_ff=256, edit=as_type(name, kind))
+    told = fault(path)
+    assert told is not None
+    assert name in told
+    assert kind.name in told
+
+
 @pytest.mark.parametrize(("arch", "names"), NEEDED)
 def test_a_missing_tensor_is_named(tmp_path: Path, arch: str, names: tuple[str, ...]) -> None:
     told = fault(write_arch(tmp_path / "m.gguf", arch, edit=without(*names)))
@@ -138,6 +154,13 @@ def test_the_engine_agrees(tmp_path: Path) -> None:
     refused += [
         write_arch(tmp_path / f"needed {i}.gguf", arch, edit=without(*names))
         for i, (arch, names) in enumerate(NEEDED)
+    ]
+    refused += [
+        write_arch(
+            tmp_path / f"{name} {kind.name}.gguf", "llama", n_embd=256, n_ff=256, edit=as_type(name, kind)
+        )
+        for name in MATRICES
+        for kind in NO_MATRIX
     ]
     taken = [
         write_arch(tmp_path / f"any {i}.gguf", arch, edit=as_type(name, TensorType.F16))

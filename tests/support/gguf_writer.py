@@ -43,11 +43,18 @@ class TensorType(IntEnum):
     Q5_0 = 6
     Q5_1 = 7
     Q8_0 = 8
+    Q8_1 = 9
     Q2_K = 10
     Q3_K = 11
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    Q8_K = 15
+    I8 = 24
+    I16 = 25
+    I32 = 26
+    I64 = 27
+    F64 = 28
     BF16 = 30
 
 
@@ -61,6 +68,13 @@ BLOCKS = {
     TensorType.Q5_0: (32, 22),
     TensorType.Q5_1: (32, 24),
     TensorType.Q8_0: (32, 34),
+    TensorType.Q8_1: (32, 36),
+    TensorType.Q8_K: (256, 292),
+    TensorType.I8: (1, 1),
+    TensorType.I16: (1, 2),
+    TensorType.I32: (1, 4),
+    TensorType.I64: (1, 8),
+    TensorType.F64: (1, 8),
     TensorType.Q2_K: (256, 84),
     TensorType.Q3_K: (256, 110),
     TensorType.Q4_K: (256, 144),

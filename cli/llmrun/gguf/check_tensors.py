@@ -2,7 +2,8 @@
 
 llama.cpp checks the shapes of the tensors it asks for, but neither the type of those that ggml's operators
 take as F32 only (src1 of binary_op in ggml-cpu/binary-ops.cpp, ggml_ssm_conv, ggml_add_id, ggml_rope_ext,
-sinks of ggml_flash_attn_ext), nor that an optional tensor is there which the graph then needs.
+sinks of ggml_flash_attn_ext) or cannot multiply with at all (type_traits_cpu in ggml-cpu/ggml-cpu.c), nor
+that an optional tensor is there which the graph then needs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _F32_ONLY = re.compile(
     r"(.*norm(\.weight)?|.*\.bias|.*\.ssm_[ad]|.*conv(1d)?\.weight|.*\.attn_sinks\.weight"
     r"|.*\.altup_correct_scale\.weight|.*rope_(freqs|factors_long|factors_short)\.weight)"
 )
+# Types of whole numbers, of intermediate results, and of double precision: no matrix can be one.
+_NO_MATRIX = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
+_TABLE = "ffn_gate_tid2eid"  # looked up, not multiplied with: experts by token
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 # Architecture -> what a layer that has the first tensor needs: one of the sets.
@@ -46,10 +50,15 @@ _NEEDS: dict[str, tuple[str, tuple[frozenset[str], ...]]] = {
 }
 
 
-def _wrong_type(tensor: TensorInfo) -> bool:
+def _wrong_type(tensor: TensorInfo) -> str | None:
+    """What the engine does with such a tensor, where it cannot be of its type."""
     if tensor.type.name == "F32" or ".nextn." in tensor.name:
-        return False
-    return _F32_ONLY.fullmatch(tensor.name) is not None
+        return None
+    if _F32_ONLY.fullmatch(tensor.name) is not None:
+        return "computes with F32 only there"
+    if tensor.type.name in _NO_MATRIX and len(tensor.dims) > 1 and _TABLE not in tensor.name:
+        return "cannot multiply with that"
+    return None
 
 
 def _missing(header: GgufHeader) -> str | None:
@@ -71,7 +80,6 @@ def _missing(header: GgufHeader) -> str | None:
 def tensor_fault(header: GgufHeader) -> str | None:
     """The first tensor of a file the engine cannot compute with, in words; None where there is none."""
     for tensor in header.tensors:
-        if _wrong_type(tensor):
-            name = printable(tensor.name, 80)
-            return f"tensor {name} is {tensor.type.name}; the engine computes with F32 only there"
+        if (wrong := _wrong_type(tensor)) is not None:
+            return f"tensor {printable(tensor.name, 80)} is {tensor.type.name}; the engine {wrong}"
     return _missing(header)
