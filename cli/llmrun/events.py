@@ -26,6 +26,12 @@ class ModelInfo:
     quant: str
     size_bytes: int
 
+    @property
+    def title(self) -> str:
+        """What the user called it, a file without its folders, and its quantization once."""
+        name = self.ref.replace("\\", "/").rsplit("/", 1)[-1]
+        return name if self.quant.lower() in name.lower() else f"{name} {self.quant}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:

@@ -9,12 +9,11 @@ _LONGEST = 200
 
 
 def model_title(model: ModelInfo) -> str:
-    """What the user called the model, a file without its folders, and its quantization once."""
-    name = one_line(model.ref.replace("\\", "/").rsplit("/", 1)[-1])
-    return name if model.quant.lower() in name.lower() else f"{name} {one_line(model.quant)}".strip()
+    """The model's title, made visible."""
+    return one_line(model.title)
 
 
 def model_line(model: ModelInfo) -> str:
-    """The same, then what the file calls itself, and its architecture."""
+    """Its title, then what the file calls itself, and its architecture."""
     title = model_title(model) if model.ref else f"a model in numbers {one_line(model.quant)}"
     return " · ".join(part for part in (title, one_line(model.name), one_line(model.arch)) if part)[:_LONGEST]

@@ -274,12 +274,11 @@ def disk_prefixes(opened: Opened) -> DiskPrefixes | None:
         return None
     store = prefix_store(opened.prefix_folder, context)
     sized, trained = context.n_ctx not in ("auto", 0), opened.engine.facts.n_ctx_train
-    title = f"{opened.info.name or opened.files.paths[0].name} {opened.info.quant}"
     return DiskPrefixes(
         store,
         opened.files,
         lambda: layout_settings(opened.engine.facts, rope_settings(context), sized=sized),
-        title,
+        opened.info.title,
         opened.stopped,
         None if sized else wanted_ctx("auto", trained),
     )
