@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmrun.app import plan
-from llmrun.app.answer import decode
+from llmrun.app.answer import decode, growth
 from llmrun.app.chat import Chat
 from llmrun.app.loading import OpenRequest
 from llmrun.app.run import RunRequest, run
@@ -25,7 +25,9 @@ from llmrun.engine.llama import LlamaEngine
 from llmrun.errors import WriteFailure
 from llmrun.events import Notice, Token
 from llmrun.journal.sessions import SessionStore
+from llmrun.memory.plan import DeviceInfo
 from llmrun.metrics.clock import process_clock
+from llmrun.units import GIB
 
 from tests.support.engines import open_llama, run_one
 from tests.support.models import smollm2_path
@@ -97,6 +99,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
     monkeypatch.setattr(LlamaEngine, "run", noted_run)
     monkeypatch.setattr(LlamaEngine, "resize", noted_resize)
+    monkeypatch.setattr(growth, "devices_now", lambda: (DeviceInfo("CPU", "cpu", 64 * GIB, 64 * GIB),))
     yield made
     made.close()
 

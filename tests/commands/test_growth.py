@@ -24,6 +24,12 @@ GREEDY = ("--temp", "0")
 TRAINED = 1 << 15
 
 
+@pytest.fixture(autouse=True)
+def plenty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory enough for any context in this process, whatever else the machine is busy with."""
+    monkeypatch.setattr(growth, "devices_now", lambda: (DeviceInfo("CPU", "cpu", 64 * GIB, 64 * GIB),))
+
+
 @pytest.fixture
 def fine(tmp_path: Path) -> Path:
     """Answers "fine"; one token for each byte of a message without blanks."""
