@@ -32,6 +32,7 @@ def numbers(*texts: str, least: int = 0) -> tuple[int, ...]:
         ("1-100*10,7,2-4", (1, 10, 100, 7, 2, 3, 4)),
         ("5-8+10", (5,)),
         ("7,7", (7, 7)),
+        ("512,", (512,)),
     ],
 )
 def test_lists_and_ranges(text: str, expected: tuple[int, ...]) -> None:
@@ -47,8 +48,10 @@ def test_a_flag_may_be_given_several_times() -> None:
     [
         "",
         "x",
-        "1,",
+        ",",
         ",1",
+        "1,,2",
+        "1,,",
         "1-",
         "5-3",
         "1-8*1",
@@ -61,6 +64,8 @@ def test_a_flag_may_be_given_several_times() -> None:
         "-1",
         "٣",
         "2e3",
+        "9" * 5000,
+        "1-" + "9" * 5000,
     ],
 )
 def test_what_is_no_list_is_refused(text: str) -> None:
@@ -112,7 +117,10 @@ def test_layers_are_words_numbers_and_ranges() -> None:
 
 
 def test_words_and_pairs() -> None:
-    assert parse_words(["f16, q8_0", "f32"]) == ("f16", "q8_0", "f32")
+    assert parse_words(["f16, q8_0,", "f32"], "-ctk") == ("f16", "q8_0", "f32")
+    for text in ("", ",", "f16,,f32"):
+        with pytest.raises(UsageError):
+            parse_words([text], "-ctk")
     assert parse_pair("512,128", "-pg", most=MOST) == (512, 128)
     for text in ("512", "1,2,3", "0,0", "a,b"):
         with pytest.raises(UsageError):

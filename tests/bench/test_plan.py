@@ -37,6 +37,7 @@ def test_each_combination_of_settings_has_a_context_of_its_own() -> None:
     assert [dict(group.settings)["n_threads"] for group in groups[:4]] == ["1", "1", "2", "2"]
     assert [group.n_parallel for group in groups[:4]] == [1, 2, 1, 2]
     assert all(dict(group.settings)["type_k"] == "f16" for group in groups)
+    assert (plan.n_subjects, plan.n_tests) == (4, len(names(plan)))
 
 
 def test_a_context_holds_the_largest_of_its_tests() -> None:

@@ -230,6 +230,10 @@ def test_figures_of_settings_come_from_the_environment_too(cli: Cli, model: Path
         (["--plot", "picture.png"], 2),
         (["--plot", "/no/such/folder/p.png"], 2),
         (["--prompt", "@/no/such/file"], 2),
+        (["--prompt", " \n"], 2),
+        (["-fa", ","], 2),
+        (["-p", "1-9999", "-d", "1-9999"], 2),
+        (["-t", "1-500", "-b", "1-9999", "-ub", "1-9999", "-n", "0", "-p", "0", "--prompt", "x"], 2),
         (["/no/such.gguf"], 3),
     ],
 )
@@ -273,13 +277,29 @@ def test_a_run_that_fails_midway_shows_what_it_has(
     assert "incomplete" in ended.text or output == "--json"
 
 
+def test_two_formats_are_refused(cli: Cli, model: Path) -> None:
+    ended = cli.here("bench", model, "-o", "csv", "--json")
+    assert (ended.status, ended.document["code"]) == (2, "usage")
+
+
+def test_an_array_is_one_also_where_nothing_was_measured(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise DoesNotFit("no room", "use a smaller -c")
+
+    monkeypatch.setattr("llmrun.app.bench.run.open_model", full)
+    ended = cli.here("bench", model, *SMALL, "-o", "json")
+    assert (ended.status, json.loads(ended.text)) == (5, [])
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         [],
         *(
             ["--compare", *rest]
-            for rest in (["a"], ["a", "b", "c"], ["a", "-o", "csv"], ["a", "--prompt", "x"])
+            for rest in (["a"], ["a", "b", "c"], ["a", "-o", "csv"], ["a", "--prompt", "x"], ["a", "-p", "8"])
         ),
     ],
 )

@@ -1,15 +1,19 @@
-"""llama-bench's syntax for lists: `512,1024`, ranges `first-last+step` and `first-last*mult`."""
+"""llama-bench's syntax for lists: `512,1024`, ranges `first-last+step` and `first-last*mult`.
+
+As there, a list may end in a comma; a flag that names nothing is refused, though, and not passed over.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from llmrun.errors import UsageError
 
 MAX_VALUES = 10_000
-_RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?", re.ASCII)
-_NUMBER = re.compile(r"-?\d+", re.ASCII)
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})(?:([+*])(\d{1,18}))?", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+_SHOWN = 60
 _HINT = "a number, a list such as 128,512, or a range such as 0-8192+1024 or 64-1024*2"
 
 
@@ -20,13 +24,13 @@ def parse_numbers(texts: Sequence[str], flag: str, *, least: int = 0, most: int)
         UsageError: a text is no list of numbers, or a number is out of its bounds.
     """
     found: list[int] = []
-    for part in (part.strip() for text in texts for part in text.split(",")):
+    for part in _parts(texts, flag, _HINT):
         if _NUMBER.fullmatch(part):
             found.append(int(part))
         elif match := _RANGE.fullmatch(part):
             found += _expanded(int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1), flag, part)
         else:
-            raise UsageError(f"{flag} cannot be {part!r}", _HINT)
+            raise UsageError(f"{flag} cannot be {part[:_SHOWN]!r}", _HINT)
         if len(found) > MAX_VALUES:
             raise UsageError(f"{flag} names more than {MAX_VALUES:,} values", "take a larger step")
     for number in found:
@@ -47,19 +51,31 @@ def _expanded(first: int, last: int, sign: str, step: int, flag: str, text: str)
     return found
 
 
-def parse_words(texts: Sequence[str]) -> tuple[str, ...]:
-    """The words of comma-separated lists, in order; whether each means something is checked elsewhere."""
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+def _parts(texts: Sequence[str], flag: str, hint: str) -> Iterator[str]:
+    for text in texts:
+        for part in (part.strip() for part in text.strip().removesuffix(",").split(",")):
+            if not part:
+                raise UsageError(f"{flag} has an empty place in {text[:_SHOWN]!r}", hint)
+            yield part
+
+
+def parse_words(texts: Sequence[str], flag: str) -> tuple[str, ...]:
+    """The words of comma-separated lists, in order; whether each means something is checked elsewhere.
+
+    Raises:
+        UsageError: a place in a list is empty.
+    """
+    return tuple(_parts(texts, flag, "a value, or several with commas between them"))
 
 
 def parse_layers(texts: Sequence[str], flag: str, *, most: int) -> tuple[str, ...]:
     """Numbers of layers, ranges of them written out, beside words (`auto`, `all`, `-1`) as they are.
 
     Raises:
-        UsageError: a range is none, or goes beyond `most`.
+        UsageError: a place is empty, a range is none or goes beyond `most`.
     """
     found: list[str] = []
-    for word in parse_words(texts):
+    for word in parse_words(texts, flag):
         is_range = _RANGE.fullmatch(word)
         found += map(str, parse_numbers([word], flag, most=most)) if is_range else [word]
     return tuple(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 
 from llmrun.reports.bench import BenchTest, TestKind
 
@@ -51,6 +52,17 @@ class BenchPlan:
     def has_pictures(self) -> bool:
         """Whether something varies that rates can be drawn over."""
         return any(len(set(values)) > 1 for values in (self.models, self.n_depth, self.n_parallel))
+
+    @property
+    def n_subjects(self) -> int:
+        """Models times combinations of settings, counted without making them."""
+        return len(self.models) * prod(len(texts) for texts in self.varying.values() if texts)
+
+    @property
+    def n_tests(self) -> int:
+        """How many tests `groups` holds, counted likewise."""
+        counts = sum(map(bool, (*self.n_prompt, *self.n_gen))) + len(self.pairs)
+        return self.n_subjects * len(self.n_parallel) * len(self.n_depth) * counts
 
     def groups(self) -> tuple[Group, ...]:
         """The contexts in order, each with its tests; none where all counts are 0."""

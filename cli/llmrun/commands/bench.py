@@ -92,15 +92,17 @@ def bench(
     from llmrun.commands.bench_runs import compare_runs, end_early, run_bench
 
     given = [*(models or [])]
-    if compare is not None:
-        if len(given) > 1 or plot or output or save or prompt is not None:
-            raise UsageError("--compare takes two runs and measures nothing", "llmrun bench --compare A [B]")
-        compare_runs(compare, *given, json=json)
-        return
     lists = ListOptions(
         n_prompt, n_gen, pairs, depth, parallel, n_batch, n_ubatch, n_threads, n_gpu_layers, type_k, type_v,
         flash_attn,
     )  # fmt: skip
+    if compare is not None:
+        if len(given) > 1 or plot or output or save or prompt is not None or lists.given:
+            raise UsageError("--compare takes two runs and measures nothing", "llmrun bench --compare A [B]")
+        compare_runs(compare, *given, json=json)
+        return
+    if json and output:
+        raise UsageError("-o and --json are two formats of the same records", "leave one of them out")
     plan = lists.plan(given, reps=reps, warmup=not no_warmup, delay_s=delay, requests=prompt is not None)
     report = run_bench(
         plan, flags, profile, prompt=prompt, output="json document" if json else output, save=save or "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llmrun.bench.plan import BenchPlan
 
 FORMATS = ("md", "json", "jsonl", "csv")
+MAX_TESTS = 100_000
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 1 << 20
 MAX_LAYERS = (1 << 31) - 1
@@ -129,13 +130,18 @@ class ListOptions:
     type_v: Lists
     flash_attn: Lists
 
+    @property
+    def given(self) -> bool:
+        """Whether any of them is on the command line."""
+        return any(getattr(self, option.name) for option in fields(self))
+
     def plan(
         self, models: Sequence[str], *, reps: int, warmup: bool, delay_s: float, requests: bool = False
     ) -> BenchPlan:
         """The plan they make. `requests`: whole requests are measured even where it has no tests.
 
         Raises:
-            UsageError: no model, no test, or a text that is no list.
+            UsageError: no model, no test or too many, or a text that is no list.
         """
         from llmrun.bench.lists import parse_layers, parse_numbers, parse_pair, parse_words
         from llmrun.bench.plan import BenchPlan
@@ -162,16 +168,23 @@ class ListOptions:
                 "n_gpu_layers": parse_layers(self.n_gpu_layers or (), "-ngl", most=MAX_LAYERS),
                 "n_batch": texts(self.n_batch, "-b", MAX_BATCH),
                 "n_ubatch": texts(self.n_ubatch, "-ub", MAX_BATCH),
-                "type_k": parse_words(self.type_k or ()),
-                "type_v": parse_words(self.type_v or ()),
-                "flash_attn": tuple(_FLASH.get(word, word) for word in parse_words(self.flash_attn or ())),
+                "type_k": parse_words(self.type_k or (), "-ctk"),
+                "type_v": parse_words(self.type_v or (), "-ctv"),
+                "flash_attn": tuple(
+                    _FLASH.get(word, word) for word in parse_words(self.flash_attn or (), "-fa")
+                ),
                 "n_threads": texts(self.n_threads, "-t", MAX_THREADS),
             },
             reps=reps,
             warmup=warmup,
             delay_s=delay_s,
         )
-        if not plan.groups() and not requests:
+        n_tests = plan.n_tests + (plan.n_subjects if requests else 0)
+        if n_tests > MAX_TESTS:
+            raise UsageError(
+                f"the lists make {n_tests:,} tests, more than {MAX_TESTS:,}", "name fewer values"
+            )
+        if not n_tests:
             raise UsageError(
                 "nothing to measure: all counts are 0", "give -p, -n or -pg a count, or a --prompt"
             )

@@ -48,7 +48,6 @@ def run_bench(
 ) -> BenchReport:
     """Measure, show, and draw where that was asked for. Errors are those of `bench`."""
     from llmrun.app.bench.bandwidth import read_bandwidth
-    from llmrun.app.prompt_input import text_or_file
 
     if output not in (None, DOCUMENT, *FORMATS):
         raise UsageError(f"-o cannot be {output!r}", f"allowed: {', '.join(FORMATS)}")
@@ -61,7 +60,7 @@ def run_bench(
     request = BenchRequest(
         plan,
         SettingSources(flags, profile, os.environ),
-        None if prompt is None else text_or_file(prompt),
+        None if prompt is None else _prompt_text(prompt),
         save,
         tuple(sys.argv[1:]),
     )
@@ -72,6 +71,10 @@ def run_bench(
         try:
             for event in events:
                 view.take(event)
+        except LlmrunError:  # nothing was measured, yet what is on stdout is an array
+            if output == "json":
+                streams.write_text("[]\n")
+            raise
         finally:
             view.close()
     assert view.report is not None
@@ -81,6 +84,15 @@ def run_bench(
 
         save_plot(pictures, plot)
     return view.report
+
+
+def _prompt_text(prompt: str) -> str:
+    from llmrun.app.prompt_input import text_or_file
+
+    text = text_or_file(prompt)
+    if not text.strip():
+        raise UsageError("--prompt holds no text", "give it a text, or @FILE")
+    return text
 
 
 def _view(
