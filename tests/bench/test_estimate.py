@@ -129,6 +129,12 @@ def test_a_depth_measured_often_counts_with_its_median() -> None:
     assert RateCurve.through([RatePoint(1, 0.0)]) is None
 
 
+def test_depths_near_each_other_tell_no_slope() -> None:
+    made = curve((0.5, 60), (4.5, 20), (100, 40))
+    assert {made.seconds_at(depth) for depth in (0, 4.5, 5000)} == {1 / 40}
+    assert len(curve((0, 60), (200, 50), (1000, 40)).points) == 3
+
+
 def by_kind(request: Request, *, step: StepBytes | None = None, share: float = 0.5) -> dict[str, Lever]:
     found = levers(request, retrieved_tokens=request.prompt_tokens, quant=("Q4_0", share), batch=4, step=step)
     return {lever.kind: lever for lever in found}

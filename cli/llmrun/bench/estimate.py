@@ -8,9 +8,10 @@ is bound by reading the weights and the K/V of all tokens before. So
 where both rates fall as the context grows: attention of a token costs time in proportion to the tokens
 before it. The time a token takes is then a straight line over its depth, and between measured depths that
 is what is interpolated (not the rate, which is its inverse). Beyond the deepest point the line goes on
-with the mean slope of all points; before the first one it stays level. Bandwidth bound: a step reads every
-active weight and the K/V once, so decode makes at most bandwidth / bytes tokens a second (Williams, Waterman,
-Patterson: Roofline, 2009).
+with the mean slope of all points; before the first one it stays level. Depths near each other count as one:
+what chance makes of two rates there would go on as a slope over thousands of tokens. Bandwidth bound: a step
+reads every active weight and the K/V once, so decode makes at most bandwidth / bytes tokens a second
+(Williams, Waterman, Patterson: Roofline, 2009).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from llmrun.reports.estimate import Lever, PhaseTimes
 
 _LEAST_PREFILL = 1
 """Tokens a fully cached prompt still evaluates: a cache holds no logits."""
+_APART_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,19 @@ class RateCurve:
 
     @staticmethod
     def through(points: Iterable[RatePoint]) -> RateCurve | None:
-        """A curve through measured points, the median where a depth was measured several times.
+        """A curve through measured points, the median of those that lie less than 128 tokens apart.
 
         None without a point; points without a positive rate are left out.
         """
-        by_depth: dict[float, list[float]] = {}
-        for point in points:
-            if point.rate > 0 and point.depth >= 0:
-                by_depth.setdefault(point.depth, []).append(point.rate)
-        found = tuple(RatePoint(depth, median(rates)) for depth, rates in sorted(by_depth.items()))
-        return RateCurve(found) if found else None
+        near: list[list[RatePoint]] = []
+        usable = (point for point in points if point.rate > 0 and point.depth >= 0)
+        for point in sorted(usable, key=lambda point: point.depth):
+            if near and point.depth - near[-1][0].depth < _APART_TOKENS:
+                near[-1].append(point)
+            else:
+                near.append([point])
+        found = (RatePoint(median(p.depth for p in some), median(p.rate for p in some)) for some in near)
+        return RateCurve(tuple(found)) if near else None
 
     @property
     def deepest(self) -> float:
