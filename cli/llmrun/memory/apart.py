@@ -65,13 +65,15 @@ def apart_of(
     moved: dict[int, list[PlacedWeight]] = defaultdict(list)
     lent: dict[int, dict[str, int]] = defaultdict(dict)
     for placed in weights:
-        slot, name = placed.weight.slot, _short(placed.weight)
+        slot = placed.weight.slot
         if placed.weight.spread or not 0 <= slot < len(facts.layers):
             continue
         if placed.weight.matrix and placed.device != placement.layer(slot):
             moved[slot].append(placed)
-        if (placed.weight.matrix or name in _BETWEEN) and placed.device == 0:
-            lent[slot][name] = placed.weight.size_bytes
+        if placed.device == 0:
+            name = _short(placed.weight)
+            if placed.weight.matrix or name in _BETWEEN:
+                lent[slot][name] = placed.weight.size_bytes
     borrower = _borrower(placement.devices, cells) if lent else 0
     layers = range(len(facts.layers))
     fed = {il for il, away in moved.items() if _is_fed(facts, il, away, weights)}
