@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-TIMEOUT_S = 180.0
+TIMEOUT_S = 600.0
 
 
 def wait_until(condition: Callable[[], bool], what: str = "what another process does") -> None:
