@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from llmrun.app.answer import decode, turn
+from llmrun.app.answer.context_use import context_use
 from llmrun.app.chat import Chat
 from llmrun.events import ContextUse, Measured
 
@@ -13,6 +16,7 @@ from tests.support.puppet import write_puppet
 from tests.support.requests import Answered, Desk
 
 CAPACITY = 600
+SHOUTING = "{% for m in messages %}[{{ m.content | upper }}]{% endfor %}"
 
 
 def context(chat: Chat, text: str) -> ContextUse | None:
@@ -25,7 +29,6 @@ def watched(desk: Desk, **flags: object) -> Chat:
         None,
         watched=True,
         n_ctx_train=8192,
-        clock=None,
         n_ctx=CAPACITY,
         max_tokens=20,
         **flags,
@@ -60,11 +63,25 @@ def test_it_is_counted_where_nobody_watches_and_not_where_nobody_asks(desk: Desk
 
 
 def test_a_text_that_the_template_changes_is_not_guessed_at(desk: Desk, tmp_path: Path) -> None:
-    shouting = "{% for m in messages %}[{{ m.content | upper }}]{% endfor %}"
-    desk.chat_model = write_puppet(tmp_path / "shouting.gguf", ["never said"], template=shouting).path
+    desk.chat_model = write_puppet(tmp_path / "shouting.gguf", ["never said"], template=SHOUTING).path
     chat = watched(desk)
     assert context(chat, "hello") is None
     assert context(chat, "HELLO") is not None
+
+
+@pytest.mark.parametrize("text", ["hello", "HELLO"])
+def test_a_prompt_is_looked_at_once(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Also where nothing comes of it: while an answer comes, the figures are shown several times a second."""
+    look = Mock(wraps=context_use)
+    monkeypatch.setattr(turn, "context_use", look)
+    monkeypatch.setattr(decode, "MEASURE_S", 0.0)
+    desk.chat_model = write_puppet(tmp_path / "shouting.gguf", ["never said"], template=SHOUTING).path
+    chat = desk.chat([["one ", "two ", "three"]], watched=True)
+    events = list(chat.say(text))
+    assert sum(isinstance(event, Measured) for event in events) > 1
+    look.assert_called_once()
 
 
 def test_the_first_message_has_no_history(desk: Desk) -> None:

@@ -116,7 +116,7 @@ class TestConversation:
         return desk
 
     def chat(self, desk: Desk, reply: Sequence[str], **flags: object) -> Chat:
-        return desk.chat([reply], None, watched=False, n_ctx_train=TRAINED, clock=None, **flags)
+        return desk.chat([reply], None, watched=False, n_ctx_train=TRAINED, **flags)
 
     def say(self, chat: Chat, text: str) -> Answered:
         return Answered(tuple(chat.say(text)))

@@ -53,7 +53,6 @@ def long_chat(desk: Desk, **flags: object) -> tuple[Chat, list[Answered]]:
         system=SYSTEM,
         watched=False,
         n_ctx_train=8192,
-        clock=None,
         **flags,
     )
     return chat, [say(chat, f"message {number:02} " + "x" * 40) for number in range(30)]

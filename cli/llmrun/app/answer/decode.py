@@ -61,7 +61,8 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Runs one job. `context` looks at what its prompt takes; `watched`: tell the figures meanwhile."""
+    """Runs one job. `context` tells what its prompt takes, as often as asked; `watched`: tell the figures
+    meanwhile."""
 
     opened: Opened
     cache: PrefixCache
@@ -147,9 +148,9 @@ class Decoder:
             close_reasoning(self.opened.engine, run, self.text)
 
     def _look(self) -> None:
-        """See what the request takes of the context so far; its prompt is looked at once."""
+        """See what the request takes of the context so far."""
         if self.context is not None:
-            use, capacity = self.decoded.context or self.context(), self.opened.engine.facts.n_ctx_seq
+            use, capacity = self.context(), self.opened.engine.facts.n_ctx_seq
             output = self.opened.settings.output
             self.decoded.context = use and with_answer(use, len(self.decoded.sampled), output, capacity)
 

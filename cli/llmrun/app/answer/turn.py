@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from llmrun.app.answer.answer_text import AnswerText
 from llmrun.app.answer.context_use import context_use
@@ -99,7 +100,7 @@ class Turns:
         messages = ask.conversation.messages(window) if ask.conversation else ()
         marks = yield from self._reuse.bring_near(prepared, messages)
         job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs, marks)
-        meter = (lambda: self._context_use(ask, prepared, window)) if self._metered else None
+        meter = cache(lambda: self._context_use(ask, prepared, window)) if self._metered else None
         decoder = Decoder(
             self._opened, self._reuse.cache, self._clock, job, text, timeline, meter, watched=self._watched
         )
