@@ -53,7 +53,9 @@ class Streams:
 
     def write_text(self, text: str) -> None:
         """Write to stdout as UTF-8 and flush, so that a reader sees each piece at once."""
-        self.out.write(text.encode("utf-8", "backslashreplace"))  # file names may hold bytes that are no text
+        rest = memoryview(text.encode("utf-8", "backslashreplace"))  # file names may hold what is no text
+        while rest:  # unbuffered, a signal or a full disk cuts a write short without an error
+            rest = rest[self.out.write(rest) or len(rest) :]
         self.out.flush()
 
     def error_console(self) -> Console:
