@@ -48,10 +48,10 @@ def test_runs_of_another_version_are_another_side(tmp_path: Path) -> None:
     assert found(tmp_path, "1") == ["1"]
 
 
-def test_a_run_may_be_called_last(tmp_path: Path) -> None:
+def test_no_name_takes_the_place_of_the_last_run(tmp_path: Path) -> None:
     log(tmp_path, "1", "last", "pp8")
     log(tmp_path, "2", "", "pp8")
-    assert found(tmp_path, "last") == ["1"]
+    assert found(tmp_path, "last") == ["2"]
 
 
 def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def bench(
     Tests and figures are those of llama-bench: random tokens, nothing tokenised or sampled. A run is kept in
     the history with every sample; --compare lays two of them beside each other.
     """
-    from llmrun.commands.bench_runs import compare_runs, end_early, run_bench
+    from llmrun.commands.bench_runs import compare_runs, end_early, run_bench, run_name
 
     given = [*(models or [])]
     lists = ListOptions(
@@ -97,7 +97,7 @@ def bench(
         flash_attn,
     )  # fmt: skip
     if compare is not None:
-        if len(given) > 1 or plot or output or save or prompt is not None or lists.given:
+        if len(given) > 1 or plot or output or lists.given or (save, prompt) != (None, None):
             raise UsageError("--compare takes two runs and measures nothing", "llmrun bench --compare A [B]")
         compare_runs(compare, *given, json=json)
         return
@@ -105,7 +105,7 @@ def bench(
         raise UsageError("-o and --json are two formats of the same records", "leave one of them out")
     plan = lists.plan(given, reps=reps, warmup=not no_warmup, delay_s=delay, requests=prompt is not None)
     report = run_bench(
-        plan, flags, profile, prompt=prompt, output="json document" if json else output, save=save or "",
+        plan, flags, profile, prompt=prompt, output="json document" if json else output, save=run_name(save),
         plot=plot, verbose=verbose, quiet=quiet,
     )  # fmt: skip
     if not report.complete:

@@ -95,6 +95,23 @@ def _prompt_text(prompt: str) -> str:
     return text
 
 
+def run_name(save: str | None) -> str:
+    """The name of a run as the history keeps it; empty for a run without one.
+
+    Raises:
+        UsageError: it could not be asked for later.
+    """
+    if save is None:
+        return ""
+    if not save.strip() or not save.isprintable():
+        raise UsageError("--save needs a name that can be typed", "such as --save before")
+    if save == LAST:
+        raise UsageError(
+            f"--save cannot be {LAST!r}: --compare means the newest run by it", "take another name"
+        )
+    return save
+
+
 def _view(
     streams: Streams, request: BenchRequest, output: str | None, *, verbose: bool, quiet: bool
 ) -> BenchView:

@@ -75,7 +75,7 @@ def find_runs(runs: Sequence[BenchRun], wanted: str) -> tuple[BenchRun, ...]:
     """
     by_name = [run for run in runs if run.name == wanted]
     by_id = [run for run in runs if run.run_id == wanted]
-    if not by_name and not by_id and wanted == LAST and runs:
+    if wanted == LAST and runs:
         by_name = [run for run in runs if run.name and run.name == runs[-1].name] or [runs[-1]]
     if by_name:
         return tuple(run for run in by_name if run.version == by_name[-1].version)
