@@ -30,10 +30,13 @@ _SMALLEST = ContextParams(n_ctx=256, n_batch=8, n_ubatch=8, swa_full=True)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
+    """`by_name`: tensors were placed by their names."""
+
     model: Model
     load_log: tuple[str, ...]
     cpu: str
     dry: bool
+    by_name: bool
 
 
 def account(
@@ -51,7 +54,8 @@ def account(
         model, extra_bufts=extra_bufts, progress=lambda _: None, cancelled=threading.Event(), dry=dry
     )
     cpu = next((device.name for device in devices() if device.kind == "cpu"), "CPU")
-    opened = _Opened(loaded, tuple(native_log.lines), cpu, dry)
+    by_name = bool(model.override_tensor or model.cpu_moe or model.n_cpu_moe)
+    opened = _Opened(loaded, tuple(native_log.lines), cpu, dry, by_name)
     with closing(loaded):
         slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
         if dry:
@@ -104,8 +108,8 @@ def _add_up(
         state, kv, compute = _exact(breakdown, slot, params.n_seq)
     layer_devices = read_layer_devices(opened.load_log)
     if opened.dry:
-        n_gpus = len({*layer_devices} - {opened.cpu})
-        compute = reserved_compute(context.handle, native_log.lines, names, n_gpus=n_gpus) or compute
+        scattered = opened.by_name or len({*layer_devices} - {opened.cpu}) > 1
+        compute = reserved_compute(context.handle, native_log.lines, names, scattered=scattered) or compute
     tensors = [tensor for path in paths for tensor in read_header(path).tensors]
     weights = weights_by_device(
         tensors, layer_devices, opened.load_log, names, opened.cpu, mapped=opened.model.mapped

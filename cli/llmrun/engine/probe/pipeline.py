@@ -1,9 +1,9 @@
-"""Compute buffers of several GPUs, corrected after a dry run.
+"""Compute buffers of several GPUs, or of tensors placed by name, corrected after a dry run.
 
 A dry run measures its graph with `ggml_backend_sched_reserve_size`, which forgets which device the first
-norm of a GPU's layers was assigned to. What is passed from GPU to GPU is then counted wrongly: too high, in
-as many copies as a pipeline has (4), or by a little either way where tensors are placed by name. So the same
-graph is reserved for real here, for a moment, where the GPUs have room for it.
+norm of a GPU's layers was assigned to. What is passed from device to device is then counted wrongly: too
+high, in as many copies as a pipeline has (4), or by a little either way where tensors are placed by name. So
+the same graph is reserved for real here, for a moment, where the devices have room for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEDULER = "_ZNK13llama_context9get_schedEv"
 
 
 def reserved_compute(
-    context: Any, log: Iterable[str], devices: Mapping[str, str], *, n_gpus: int
+    context: Any, log: Iterable[str], devices: Mapping[str, str], *, scattered: bool
 ) -> Counter[str] | None:
     """Compute bytes for each device, None where nothing is to correct, or no room, or no such function.
 
@@ -32,14 +32,14 @@ def reserved_compute(
         context: an open context of a model opened dry.
         log: what the library wrote while it created the context.
         devices: device of each buffer type.
-        n_gpus: GPUs that hold layers.
+        scattered: several GPUs hold layers, or tensors were placed by name.
     """
     copies = worst = None
     for line in log:
         copies = _PIPELINED.search(line) or copies
         worst = _WORST_CASE.search(line) or worst
     pipelined = copies is not None and int(copies[1]) > 1
-    if worst is None or not (pipelined or n_gpus > 1):
+    if worst is None or not (pipelined or scattered):
         return None
     try:
         reserve = native_function(_RESERVE, ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_uint32,) * 3)
