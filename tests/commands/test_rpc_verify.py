@@ -172,6 +172,35 @@ class TestExpertsOnTheCpu:
         assert found["CPU"]["weights_bytes"] > self.EXPERTS_BYTES
 
 
+class TestTensorsByName:
+    """Layers torn apart: their matrices, or all that comes with them, elsewhere than the rest."""
+
+    @pytest.mark.parametrize("rule", ["attn_=CPU", pytest.param("_norm=CPU", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("kind", ["windowed", pytest.param("moe", marks=pytest.mark.slow)])
+    def test_that_stay_on_the_cpu(
+        self, cli: Cli, servers: tuple[str, str], request: pytest.FixtureRequest, kind: str, rule: str
+    ) -> None:
+        words = ("-ngl", "all", "--override-tensor", rule)
+        found = verified(cli, request.getfixturevalue(kind), servers[:1], *words)
+        assert found["CPU"]["compute_bytes"] > 0 == found["CPU"]["kv_bytes"]
+
+    @pytest.mark.parametrize("device", ["CPU", pytest.param("RPC0", marks=pytest.mark.slow)])
+    def test_an_embedding_that_is_the_output_as_well(
+        self, cli: Cli, servers: tuple[str, str], windowed: Path, device: str
+    ) -> None:
+        """Both are one tensor where a rule puts them on one device."""
+        buffer = f"RPC0[{servers[0]}]" if device == "RPC0" else device
+        apart = verified(cli, windowed, servers[:1], "-ngl", "all")
+        words = ("-ngl", "all", "--override-tensor", f"token_embd={buffer}")
+        together = verified(cli, windowed, servers[:1], *words)
+        embedding = sum(on(apart, "weights_bytes")) - sum(on(together, "weights_bytes"))
+        assert (
+            together[device]["weights_bytes"]
+            >= embedding
+            == hyper("gemma3").n_vocab * hyper("gemma3").n_embd * 4
+        )
+
+
 class TestTwoServers:
     @pytest.mark.parametrize(
         ("words", "first"),

@@ -3,8 +3,9 @@
 The engine counts places from the input to the output and gives the last `gpu_layers` of them to the GPUs,
 the output being the place after the last layer. Several GPUs get consecutive runs, in proportion to
 `tensor_split` or to their free memory. The input embedding always stays on the CPU; a model without an
-output matrix of its own gets a second copy of the embedding where the output lies. Source: load_tensors in
-llama.cpp's src/llama-model.cpp, create_tensor in src/llama-model-loader.cpp.
+output matrix of its own gets a second copy of the embedding where the output lies, unless a rule by name puts
+both on one device. Source: load_tensors in llama.cpp's src/llama-model.cpp, create_tensor in
+src/llama-model-loader.cpp.
 """
 
 from __future__ import annotations
@@ -175,17 +176,17 @@ def place_weights(facts: MemoryFacts, plan: MemoryPlan, placement: Placement) ->
     with_layers = sorted(set(placement.slots[:-1]))
     placed = []
     for weight in facts.weights:
+        forced = next((target for pattern, target in rules if pattern.search(weight.name)), None)
         if weight.spread:
-            placed += [PlacedWeight(weight, device) for device in with_layers]
+            devices = with_layers if forced is None else [forced]
+            placed += [PlacedWeight(weight, device) for device in devices]
             continue
         device = 0 if weight.slot == INPUT_SLOT else placement.slots[min(weight.slot, facts.n_layer_all)]
-        for pattern, target in rules:
-            if pattern.search(weight.name):
-                device = target
-                break
+        device = device if forced is None else forced
         placed.append(PlacedWeight(weight, device))
         if facts.tied and weight.name == "token_embd.weight":
-            twice_on_host = facts.tied_first and not placement.mapped
-            if placement.output != 0 or twice_on_host:
-                placed.append(PlacedWeight(weight, placement.output))
+            output = placement.output if forced is None else forced
+            twice = facts.tied_first and not (output == 0 and placement.mapped)
+            if output != device or twice:
+                placed.append(PlacedWeight(weight, output))
     return tuple(placed)

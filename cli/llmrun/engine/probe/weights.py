@@ -3,8 +3,8 @@
 The input embedding stays on the CPU, tensors of a block go with their layer, rotation tables go to every
 device that has layers, the rest goes with the output (llama-model.cpp, llama-arch.cpp). A model without an
 output matrix uses its input embedding instead: on another device that is a second copy, and on the same one
-too where an architecture asks for the output first and the file is not mapped. Overridden and unused
-tensors are named in the log.
+too where an architecture asks for the output first and the file is not mapped there. Overridden tensors, all
+copies of them, and unused ones are named in the log.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def weights_by_device(
     for tensor in tensors:
         if tensor.name in unused:
             continue
-        if tensor.name in _EVERYWHERE:
-            places = set(layer_devices[:-1])
-        elif tensor.name in moved:
+        if tensor.name in moved:
             places = {moved[tensor.name]}
+        elif tensor.name in _EVERYWHERE:
+            places = set(layer_devices[:-1])
         elif tensor.name in _INPUT:
             places = {cpu, output} if tied and tensor.name == _INPUT[0] else {cpu}
         elif tensor.name in _FIRST_LAYER:
@@ -66,6 +66,8 @@ def weights_by_device(
             places = {output}
         for place in places:
             found[place] += tensor.size_bytes
-    if tied and output_first and output == cpu and not mapped:
-        found[cpu] += next((t.size_bytes for t in tensors if t.name == _INPUT[0]), 0)
+    first = moved.get(_INPUT[0], cpu)
+    together = first == moved.get(_INPUT[0], output)
+    if tied and output_first and together and not (first == cpu and mapped):
+        found[first] += next((t.size_bytes for t in tensors if t.name == _INPUT[0]), 0)
     return found
