@@ -98,6 +98,19 @@ def test_a_gpu_that_takes_no_weights_from_a_mapping(
     model.close()
 
 
+@pytest.mark.parametrize(("main_gpu", "mapped"), [(0, True), (1, False)])
+def test_only_the_main_gpu_has_to_take_weights_from_a_mapping(
+    tiny_path: dict[Arch, Path], monkeypatch: pytest.MonkeyPatch, main_gpu: int, mapped: bool
+) -> None:
+    """A dry load: there is no device that the library could take for the main one."""
+    gpus = [Device("RPC0", "", "gpu", 1, 1), Device("Vulkan0", "", "igpu", 1, 1, maps=False)]
+    monkeypatch.setattr("llmrun.engine.model.gpus_in_use", lambda _params: gpus)
+    params = ModelParams(str(tiny_path["llama"]), gpu_layers="all", main_gpu=main_gpu)
+    model = Model(params, extra_bufts=False, progress=lambda _: None, cancelled=threading.Event(), dry=True)
+    assert model.mapped == mapped
+    model.close()
+
+
 def test_layers_for_prediction_take_places_on_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_devices_that_layers_can_go_to(
     monkeypatch.setattr(offload, "devices", lambda: tuple(found))
     assert gpus_in_use(ModelParams("")) == used
     assert gpus_in_use(ModelParams("", devices=())) == []
+    assert gpus_in_use(ModelParams("", devices=tuple(gpu.name for gpu in reversed(used)))) == used[::-1]
 
 
 @pytest.mark.parametrize(

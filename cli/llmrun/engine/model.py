@@ -59,7 +59,8 @@ class Model:
         gpus = gpus_in_use(params)
         native = lib.llama_model_default_params()
         native.n_gpu_layers = wanted_layers(params.gpu_layers, has_gpu=bool(gpus))
-        self.mapped = params.use_mmap and (not native.n_gpu_layers or all(gpu.maps for gpu in gpus))
+        takers = gpus if params.main_gpu is None else gpus[params.main_gpu : params.main_gpu + 1]
+        self.mapped = params.use_mmap and (not native.n_gpu_layers or all(gpu.maps for gpu in takers))
         mode = _load_mode(lib, mapped=self.mapped, locked=params.use_mlock)
         native.load_mode = lib.LLAMA_LOAD_MODE_NONE if dry else mode
         native.no_alloc, native.use_extra_bufts = dry, extra_bufts

@@ -57,10 +57,10 @@ class Placement:
 
 
 def gpus_in_use(params: ModelParams) -> list[Device]:
-    """The GPUs that layers can go to."""
+    """The GPUs that layers can go to, in the engine's order."""
     found = devices()
     if params.devices is not None:
-        return [device for device in found if device.name in params.devices]
+        return [device for name in params.devices for device in found if device.name == name]
     return list(gpus_of(seen_once(found)))
 
 

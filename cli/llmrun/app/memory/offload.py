@@ -211,7 +211,7 @@ def _best(
     if best.kind != "too_large":
         return best
     more = _BOUNDLESS if budget.force else budget.reserve_bytes
-    if plan.use_mmap and all(gpu.maps for gpu in gpus_of(devices)):
+    if place(facts, plan, devices).mapped:
         more += sum(weight.size_bytes for weight in facts.weights)
     roomy = [replace(d, free_bytes=d.free_bytes + more) if d.kind == "cpu" else d for d in devices]
     return plan_offload(facts, plan, roomy, budget.reserve_bytes)
