@@ -167,13 +167,17 @@ SAMPLED = {"temperature": 0.8, "seed": 7, "repeat_penalty": 1.1, "prefix_cache":
 
 
 # not of a window: sums over one that was moved are rounded otherwise
-@pytest.mark.parametrize("arch", ["llama", "mamba", "falcon-h1"])
+@pytest.mark.parametrize(
+    ("arch", "repeat_last_n"), [("llama", 64), ("llama", -1), ("mamba", 64), ("falcon-h1", 64)]
+)
 def test_a_seed_draws_the_same_tokens_whether_the_context_grows_in_an_answer_or_not(
-    rig: Rig, paths: dict[Arch, Path], arch: Arch, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, paths: dict[Arch, Path], arch: Arch, repeat_last_n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where repetitions of all that is in the context count, which is more in the larger one."""
     monkeypatch.setattr(plan, "DEFAULT_CTX", 768)
-    grown = rig.run(paths[arch], "go", max_tokens=900, **SAMPLED)
-    large = rig.run(paths[arch], "go", max_tokens=900, n_ctx=1024, **SAMPLED)
+    sampled = {"max_tokens": 900, "repeat_last_n": repeat_last_n, **SAMPLED}
+    grown = rig.run(paths[arch], "go", **sampled)
+    large = rig.run(paths[arch], "go", n_ctx=1024, **sampled)
     assert grown_in_the_middle(grown)
     assert not grown_in_the_middle(large)
     assert grown.completion.text == large.completion.text

@@ -36,6 +36,9 @@ DEFAULT_MODEL = "smollm2-135m"
 PREFIX_FOLDER = "prefix"
 """Of the snapshots, in the cache folder."""
 
+MOST_TOKENS = 1 << 20
+"""Of a context to come; a file may claim to be trained for any number."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
@@ -84,6 +87,12 @@ class Opened:
     def may_grow(self) -> bool:
         """Whether the context may become larger; where it has to and does not, memory has no room."""
         return self.growth is not None and self.growth.may_grow(self.engine.facts)
+
+    @property
+    def n_ctx_to_come(self) -> int:
+        """Tokens that the context may hold when it has grown."""
+        facts = self.engine.facts
+        return max(facts.n_ctx_seq, min(facts.n_ctx_train, MOST_TOKENS) if self.may_grow else 0)
 
     def with_settings(self, sources: SettingSources) -> Opened:
         """The same model under changed settings; those of loading stay what they were."""

@@ -72,7 +72,10 @@ def wanted_ctx(n_ctx: int | str, n_ctx_train: int) -> int:
 
 
 def sampling_params(settings: Effective, n_ctx: int, *, ignore_eos: bool = False) -> SamplingParams:
-    """The sampler chain for a context of `n_ctx` tokens. Without a seed one is drawn, to be reported."""
+    """The sampler chain for a context of `n_ctx` tokens, or of as many as it may grow to in the answer.
+
+    Without a seed one is drawn, to be reported.
+    """
     s = settings.sampling
     return SamplingParams(
         temperature=s.temperature,

@@ -96,7 +96,7 @@ class Turns:
         timeline.tokenized(len(tokens))
         splitter = None if ask.raw is not None else ReasoningSplitter(prompt.opened_reasoning)
         text = AnswerText(self._engine, self._settings.output.stop, splitter)
-        sampling = sampling_params(self._settings, self._engine.facts.n_ctx_seq, ignore_eos=ask.ignore_eos)
+        sampling = sampling_params(self._settings, self._opened.n_ctx_to_come, ignore_eos=ask.ignore_eos)
         messages = ask.conversation.messages(window) if ask.conversation else ()
         marks = yield from self._reuse.bring_near(prepared, messages)
         job = Job(SEQ, tokens, sampling, self._settings.output.max_tokens, ask.logprobs, marks)
