@@ -52,8 +52,12 @@ class Monkey:
     def __init__(self, folder: Path, arch: Arch, seed: int) -> None:
         self.random = random.Random(seed)
         self.template = self.random.choice([CHAT_TEMPLATE, CHAT_TEMPLATE, FORGETFUL])
+        legible = self.random.random() < 0.8  # bytes that are no text have to be tokenised again
         self.models = [
-            write_tiny(folder / f"{n}.gguf", arch, seed=n, n_ctx=2048, template=self.template) for n in (0, 1)
+            write_tiny(
+                folder / f"{n}.gguf", arch, seed=n, n_ctx=2048, template=self.template, legible=legible
+            )
+            for n in (0, 1)
         ]
         self.system = self.random.choice(["", " be so kind " * 3])
         self.env = {f"LLMRUN_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "CACHE")}
@@ -132,11 +136,14 @@ class Cold:
             engine.close()
 
 
-def answered(events: Iterator[Event]) -> Completion | None:
-    try:
-        return next((event.completion for event in list(events) if isinstance(event, Finished)), None)
-    except PromptTooLong:
-        return None
+def answered(events: Iterator[Event], used: list[LlamaEngine]) -> tuple[Completion, list[int]] | None:
+    """An answer and what its sequence held when it was complete, before anything was read ahead."""
+    found = None
+    with suppress(PromptTooLong):
+        for event in events:
+            if isinstance(event, Finished):
+                found = event.completion, list(used[-1].held(0))
+    return found
 
 
 SEEDS = (1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13)))
@@ -165,10 +172,11 @@ def test_any_commands_in_any_order_change_no_token(
             if command == "stop":
                 monkey.stopped(events)
                 continue
-            completion = answered(events)
-            if completion is None:
+            answer = answered(events, used)
+            if answer is None:
                 continue
-            held, start = list(used[-1].held(0)), completion.stats.prompt_tokens
+            completion, held = answer
+            start = completion.stats.prompt_tokens
             reused += completion.stats.cached_tokens
             for end in range(start, len(held)):
                 logits = cold.logits(monkey.chat.model.path, held[:end])

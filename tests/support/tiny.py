@@ -4,7 +4,7 @@ Four memory kinds: "llama" (full attention), "gemma3" (sliding window of 32 on a
 "mamba" (recurrent) and "falcon-h1" (hybrid: attention and a recurrent state in each layer). Weights have
 standard deviation 1/sqrt(fan-in), so activations keep their size through the layers, and logits have a
 standard deviation near 3. Rows of special tokens are zero, so that greedy sampling never ends a turn by
-chance.
+chance; in a `legible` model those of bytes are, too, so that it answers with words.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class _Weights:
     def matrix(self, name: str, n_in: int, n_out: int, gain: float = 1.0) -> Tensor:
         return self.normal(f"{name}.weight", (n_in, n_out), gain / math.sqrt(n_in))
 
-    def embeddings(self, embed_std: float) -> list[Tensor]:
+    def embeddings(self, embed_std: float, *, legible: bool) -> list[Tensor]:
         output = self.normal("output.weight", (N_EMBD, N_VOCAB), _LOGIT_STD / math.sqrt(N_EMBD))
         assert isinstance(output.data, array)
+        unlikely = {TokenType.UNKNOWN, TokenType.CONTROL, *([TokenType.BYTE] if legible else [])}
         for token, (_, kind) in enumerate(_tokens()):
-            if kind in (TokenType.UNKNOWN, TokenType.CONTROL):
+            if kind in unlikely:
                 output.data[token * N_EMBD : (token + 1) * N_EMBD] = array("f", bytes(4 * N_EMBD))
         return [
             self.normal("token_embd.weight", (N_EMBD, N_VOCAB), embed_std),
@@ -133,10 +134,10 @@ def _mamba2_mixer(w: _Weights, b: str) -> list[Tensor]:
     ]
 
 
-def _tensors(arch: Arch, seed: int) -> list[Tensor]:
+def _tensors(arch: Arch, seed: int, *, legible: bool) -> list[Tensor]:
     w = _Weights(seed)
     # gemma3 multiplies its embeddings by sqrt(n_embd) when it reads them.
-    tensors = w.embeddings(1 / math.sqrt(N_EMBD) if arch == "gemma3" else 1.0)
+    tensors = w.embeddings(1 / math.sqrt(N_EMBD) if arch == "gemma3" else 1.0, legible=legible)
     for layer in range(N_LAYER[arch]):
         b = f"blk.{layer}."
         if arch == "mamba":
@@ -204,6 +205,7 @@ def write_tiny(
     n_ctx: int = 4096,
     template: str | None = None,
     short_rope: int | None = None,
+    legible: bool = False,
 ) -> Path:
     """Write a random model; the same `seed` gives the same bytes. `short_rope`: it is a LongRoPE model, and
     contexts of more cells than that turn keys by other factors."""
@@ -213,7 +215,7 @@ def write_tiny(
         keys += [(f"{scaling}.type", "longrope"), (f"{scaling}.original_context_length", short_rope)]
     if template is not None:
         keys.append(("tokenizer.chat_template", template))
-    tensors = _tensors(arch, seed)
+    tensors = _tensors(arch, seed, legible=legible)
     if short_rope is not None:
         tensors += [
             constant(f"rope_factors_{name}.weight", HEAD_SIZE // 2, factor) for name, factor in _FACTORS
