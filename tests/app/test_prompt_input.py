@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from llmrun.app.prompt_input import decode_utf8, join_prompt, text_or_file
+from llmrun.app.prompt_input import join_prompt, read_text, text_or_file
 from llmrun.errors import UsageError
 
 
@@ -46,8 +47,15 @@ def test_a_file_that_cannot_be_read_is_named(value: str) -> None:
     assert "@@" in caught.value.hint
 
 
+def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmrun.app.prompt_input.MAX_TEXT_BYTES", 4096)
+    with pytest.raises(UsageError, match=r"4\.00 KiB"):
+        text_or_file("@/dev/zero")
+    assert len(read_text(BytesIO(b"x" * 4096), "a.txt")) == 4096
+
+
 def test_bytes_that_are_no_text_are_refused_with_their_place() -> None:
     with pytest.raises(UsageError, match=r"a\.bin.*byte 2 is 0xff"):
-        decode_utf8(b"ok\xff", "a.bin")
+        read_text(BytesIO(b"ok\xff"), "a.bin")
     with pytest.raises(UsageError, match="character 3"):
         text_or_file(b"ok\xff".decode("utf-8", "surrogateescape"))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from llmrun.errors import UsageError
+from llmrun.units import MIB, format_bytes
 
+MAX_TEXT_BYTES = 256 * MIB
+"""Far more than any context holds; without a bound a device file such as /dev/zero would fill the memory."""
 _DOCUMENT_END = "--- end of {} ---"
 
 
@@ -44,22 +48,29 @@ def read_text_file(name: str, hint: str = "check the path") -> str:
     """A text file's content, exactly.
 
     Raises:
-        UsageError: it cannot be read or is not UTF-8; `hint` says what to do if it cannot be read.
+        UsageError: it cannot be read, is too large or not UTF-8; `hint` says what to do if it cannot be read.
     """
     try:
-        data = Path(name).expanduser().read_bytes()
+        with Path(name).expanduser().open("rb") as file:
+            return read_text(file, name)
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder for ~name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"cannot read the file {name!r}: {reason}", hint) from error
-    return decode_utf8(data, name)
 
 
-def decode_utf8(data: bytes, source: str) -> str:
-    """Bytes as text.
+def read_text(file: BinaryIO, source: str) -> str:
+    """All of a file as text; `source` names it.
 
     Raises:
-        UsageError: they are not UTF-8.
+        UsageError: it is too large or not UTF-8.
+        OSError: it cannot be read.
     """
+    data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise UsageError(
+            f"{source} holds more than {format_bytes(MAX_TEXT_BYTES)}, which no context holds",
+            "give a part of it",
+        )
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TextIO
 
-from llmrun.app.prompt_input import decode_utf8, join_prompt, read_text_file, text_or_file
+from llmrun.app.prompt_input import join_prompt, read_text, read_text_file, text_or_file
 from llmrun.errors import UsageError
 
 
@@ -36,18 +36,17 @@ def read_stdin(stdin: TextIO | None) -> str | None:
     """All of standard input when something is piped in, None when it is a terminal or closed.
 
     Raises:
-        UsageError: it cannot be read or is not UTF-8.
+        UsageError: it cannot be read, is too large or not UTF-8.
     """
     if stdin is None or stdin.closed or stdin.isatty():
         return None
     try:
-        data = stdin.buffer.read()
+        return read_text(stdin.buffer, "standard input")
     except OSError as error:  # open for writing only, for one
         raise UsageError(
             f"cannot read standard input: {error.strerror}",
             "redirect it from a file or a pipe that can be read",
         ) from error
-    return decode_utf8(data, "standard input")
 
 
 def system_text(flags: Mapping[str, object]) -> dict[str, object]:
