@@ -1,7 +1,7 @@
 """Pure formatters: bytes, times, rates and counts as people read them.
 
 Sizes are bytes in code and binary units on screen; times are seconds in code and milliseconds on screen
-(seconds from 10 s up); rates are tokens a second.
+(seconds from 10 s up); rates are tokens a second; a memory's bandwidth is decimal, as its makers tell it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ def format_bytes(size_bytes: float) -> str:
             value = size_bytes / unit
             return f"{value:.1f} {name}" if value >= 10 else f"{value:.2f} {name}"
     return f"{size_bytes:.0f} B"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Bytes a second in GB/s, the decimal unit that memory is sold by, e.g. `400 GB/s`."""
+    value = bytes_per_s / 1e9
+    return f"{value:,.0f} GB/s" if value >= 1000 else f"{value:.3g} GB/s"
 
 
 def format_seconds(time_s: float) -> str:

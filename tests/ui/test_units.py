@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrun.units import GIB, KIB, MIB, TIB, format_bytes, format_counted, format_seconds, format_tokens
+from llmrun.units import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    format_bandwidth,
+    format_bytes,
+    format_counted,
+    format_seconds,
+    format_tokens,
+)
 
 UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 
@@ -27,6 +37,14 @@ UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 )
 def test_sizes_are_in_the_largest_unit(size_bytes: int, text: str) -> None:
     assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "text"),
+    [(400e9, "400 GB/s"), (50.74e9, "50.7 GB/s"), (4.26e6, "0.00426 GB/s"), (4.8e12, "4,800 GB/s")],
+)
+def test_bandwidth_is_told_as_it_is_sold(bytes_per_s: float, text: str) -> None:
+    assert format_bandwidth(bytes_per_s) == text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmrun.reports.bench import BenchReport, LeverGain, Record, RequestTimes, Verdict
 from llmrun.ui.visible import one_line
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds
+from llmrun.units import format_bandwidth, format_bytes, format_count, format_rate, format_seconds
 
 _LEVERS = {
     "quantization": "a quantization of half the size",
@@ -90,11 +90,11 @@ def _bandwidth(record: Record, *, busy: bool) -> str:
     assert traffic is not None
     read = (
         f"{record.test.name} reads {format_bytes(traffic.bytes_per_step)} a step, "
-        f"{format_bytes(traffic.bytes_per_s)}/s"
+        f"{format_bandwidth(traffic.bytes_per_s)}"
     )
     if traffic.fraction is None or traffic.ceiling_rate is None or traffic.machine_bytes_per_s is None:
         return read
-    machine = f"the {format_bytes(traffic.machine_bytes_per_s)}/s that this machine reads"
+    machine = f"the {format_bandwidth(traffic.machine_bytes_per_s)} that this machine reads"
     doubt = f" (measured while {_FLAGS['busy']})" if busy else ""
     allowed = format_rate(traffic.ceiling_rate)
     share = f"{traffic.fraction:.{0 if traffic.fraction >= _PRECISE else 1}%}"
@@ -107,7 +107,7 @@ def _intensity(record: Record) -> str:
     each = 2 * subject.n_params / subject.model_bytes
     return (
         f"prefill multiplies each weight it reads with {format_count(together)} tokens, about "
-        f"{each * together:,.0f} operations a byte; decode with one, about {each:.0f}"
+        f"{each * together:,.0f} operations a byte; decode with one, about {each:.{0 if each >= 1 else 1}f}"
     )
 
 

@@ -13,13 +13,19 @@ from llmrun.ui.page import Page
 from llmrun.ui.progress import PhaseProgress
 from llmrun.ui.streams import Streams
 from llmrun.ui.visible import one_line
-from llmrun.units import format_bytes, format_count, format_rate, format_seconds, format_tokens
+from llmrun.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    format_tokens,
+)
 
 WIDEST_BAR, LEAST_BAR = 40, 8
 NARROW_COLUMNS, NAME_SHOWN = 64, 24
 _SUM_IN_SECONDS = (1.0, 120.0)
 _SHOWN_S = 0.05  # what one decimal shows
-_GB = 1e9
 
 
 class EstimateProgress:
@@ -102,7 +108,9 @@ def _phases(page: Page, report: EstimateReport) -> None:
         page.line(f"First token after {first}; loading, template and tokenising come on top.")
     beyond = [name for name, used in (("prefill", report.prefill), ("decode", report.decode)) if used.beyond]
     if beyond:
-        page.line(f"This goes deeper than {' and '.join(beyond)} was measured; rates there are extrapolated.")
+        verb = "were" if len(beyond) > 1 else "was"
+        said = f"This goes deeper than {' and '.join(beyond)} {verb} measured; rates there are extrapolated."
+        page.line(said)
 
 
 def _seconds(time_s: float, total_s: float) -> str:
@@ -113,7 +121,7 @@ def _seconds(time_s: float, total_s: float) -> str:
 
 def _ceiling(page: Page, report: EstimateReport, ceiling: Ceiling) -> None:
     step, rate = format_bytes(ceiling.bytes_per_token), format_rate(ceiling.rate)
-    memory = f"{ceiling.bandwidth_bytes_per_s / _GB:,.4g} GB/s"
+    memory = format_bandwidth(ceiling.bandwidth_bytes_per_s)
     if ceiling.busy:
         memory += " (too low: measured beside other programs)"
     text = f"Bandwidth: a token reads {step}; at {memory} that is {rate} at most"

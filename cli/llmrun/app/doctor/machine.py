@@ -24,11 +24,10 @@ from llmrun.gguf.reader import read_header
 from llmrun.reports.doctor import Finding
 from llmrun.store.hf_cache import cached_repos, hub_cache_dir, partial_files
 from llmrun.store.resolve import resolve
-from llmrun.units import GIB, format_bytes, format_seconds
+from llmrun.units import GIB, format_bandwidth, format_bytes, format_seconds
 
 SCARCE_BYTES = GIB
 _EXAMPLE_BYTES = 8e9
-_GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def bandwidth_finding(probes: MachineProbes, threads: int) -> Finding:
         return Finding("bandwidth", "warn", f"not measured: {error.message}", error.hint)
     most = found.bytes_per_s / _EXAMPLE_BYTES
     text = (
-        f"{found.bytes_per_s / _GB:.1f} GB/s read by {_named(found.n_threads, 'thread')}: "
+        f"{format_bandwidth(found.bytes_per_s)} read by {_named(found.n_threads, 'thread')}: "
         f"8 GB of weights decode at {most:.3g} tok/s at most"
     )
     if found.busy:
