@@ -118,6 +118,7 @@ def test_real_requests_are_what_the_next_is_estimated_from(cli: Cli) -> None:
         ("--bandwidth", "fast"),
         ("-p", "10", "--cached-tokens", "11"),
         ("--text", "@missing.txt"),
+        ("--text", ""),
         ("-p", "-1"),
         ("-n", "1000000001"),
         ("-np", "10001"),

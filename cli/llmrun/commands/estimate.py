@@ -136,7 +136,6 @@ def estimate(
     a batch would change.
     """
     from llmrun.app.estimate.run import EstimateRequest
-    from llmrun.app.prompt_input import text_or_file
     from llmrun.app.settings import SettingSources
     from llmrun.documents.requests import dump
     from llmrun.documents.tools import estimate_document
@@ -156,7 +155,7 @@ def estimate(
         _size(bandwidth.removesuffix("/s") if bandwidth else None, "--bandwidth"),
         quant,
         parallel,
-        tuple((given.removeprefix("@"), text_or_file(given)) for given in text or ()),
+        tuple(map(_sample, text or ())),
         _from(source),
     )
     report = _run(request)
@@ -185,6 +184,16 @@ def _run(request: EstimateRequest) -> EstimateReport:
     with SigintStops(stop):
         show_events(events(), stop, EstimateProgress(Streams.of_process()))
     return found[0]
+
+
+def _sample(given: str) -> tuple[str, str]:
+    """Name and text of a sample."""
+    from llmrun.app.prompt_input import text_or_file
+
+    name, text = given.removeprefix("@"), text_or_file(given)
+    if not text:
+        raise UsageError(f"--text {name!r} holds nothing to count", "give it a text, or @FILE")
+    return name, text
 
 
 def _positive(rate: float | None, flag: str) -> float | None:

@@ -109,7 +109,9 @@ def _counts(request: EstimateRequest, samples: Sequence[TextSample]) -> tuple[in
         ("--retrieved-tokens", request.retrieved_tokens or 0),
     ):
         if part > prompt:
-            raise UsageError(f"{name} {part:,} is more than the prompt of {prompt:,} tokens", "give -p")
+            raise UsageError(
+                f"{name} {part:,} is more than the prompt of {prompt:,} tokens", "give fewer, or a -p"
+            )
     return prompt, output
 
 
