@@ -330,6 +330,14 @@ def test_no_line_is_wider_than_the_terminal(cli: Cli, model: Path, columns: int)
         assert max(map(len, lines)) <= columns
 
 
+def test_a_picture_that_cannot_be_written_is_refused_beforehand(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "p.png").mkdir()
+    ended = cli.here("bench", model, "-d", "0,8", "--plot", tmp_path / "p.png")
+    assert (ended.status, ended.out) == (10, b"")
+
+
 def test_without_matplotlib_a_picture_is_refused_with_the_way_to_get_it(
     cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

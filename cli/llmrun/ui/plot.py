@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ def check_plot(path: Path, *, varied: bool) -> None:
     Raises:
         UsageError: another ending than .png or .svg, no such folder, nothing to draw the rates over, or
             matplotlib is missing.
+        WriteFailure: nothing can be written there.
     """
     if path.suffix.lower() not in ENDINGS:
         raise UsageError(f"--plot cannot write {path.name!r}", f"end the name in {' or '.join(ENDINGS)}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"the folder of {str(path)!r} does not exist", "make it first")
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise WriteFailure(f"cannot write {path}", "check the folder's permissions")
     if not varied:
         raise UsageError(
             "there is nothing to plot: neither depth, sequences nor models vary",
