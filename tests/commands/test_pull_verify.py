@@ -80,6 +80,15 @@ def test_the_damaged_part_alone_is_fetched(
     assert online.server.log == []
 
 
+def test_every_damaged_part_is_told_by_its_name(online: Online, parts: list[Path]) -> None:
+    for part in parts[:2]:
+        flip(part)
+    lines = online("pull", REPO, "--verify").err.splitlines()
+    for part, line in zip(parts, lines, strict=False):
+        assert line.startswith(f"{part.name}: ")
+        assert ("damaged" in line, "verified" in line) == (part != parts[2], part == parts[2])
+
+
 def test_a_plain_pull_trusts_the_size(online: Online, parts: list[Path]) -> None:
     """What `--verify` is for."""
     flip(parts[1])

@@ -12,6 +12,7 @@ from llmrun.reports.download import (
     Downloaded,
     DownloadEvent,
     FileChecked,
+    FileDamaged,
     FileDone,
     FileProgress,
     FileRetried,
@@ -68,6 +69,25 @@ def test_a_file_that_comes_smoothly_is_one_line() -> None:
 
 def test_a_line_that_is_broken_off_ends() -> None:
     assert shown(EVENTS[:7]).endswith("\n")
+
+
+def test_each_damaged_file_is_told_and_none_in_the_name_of_another() -> None:
+    checked: list[DownloadEvent] = []
+    for no in range(1, 4):
+        checked.append(FileStarted(f"m{no}.gguf", no, 3, MIB, 0))
+        checked += [FileChecked(f"m{no}.gguf", MIB // 2, MIB)] * (no - 1)
+        checked.append(FileDamaged(f"m{no}.gguf", f"its digest is {no}"))
+    checked += [HubAwaited("hub:81", 2.0), FileStarted("m1.gguf", 1, 1, MIB, 0)]
+    lines = shown([*checked, FileDone("m1.gguf", Path("m"), MIB, MIB, "sha256")]).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["m1.gguf", "m2.gguf", "m3.gguf", "m1.gguf"]
+    assert all(f"its digest is {no}" in line for no, line in enumerate(lines[:3], 1))
+    assert "verified" in lines[3]
+
+
+def test_a_file_that_is_begun_anew_begins_a_line() -> None:
+    begun = FileStarted("m.gguf", 1, 1, MIB, 0), FileProgress("m.gguf", 1, MIB, 1, 1, MIB)
+    lines = shown([*begun, *begun, FileDone("m.gguf", Path("m"), MIB, MIB, "sha256")]).splitlines()
+    assert [line.count("m.gguf") for line in lines] == [1, 1]
 
 
 def test_quiet_is_silent() -> None:

@@ -2,7 +2,8 @@
 
 For each file: `FileStarted` (after `FileWaiting` where another process holds it, and `FileChecked` steps
 where a kept part is read again), `FileProgress` a few times a second, `HubAwaited` while nothing comes (also
-before the first file), `FileRetried` after each setback, and one `FileDone`. The last event is `Downloaded`.
+before the first file), `FileRetried` after each setback, and one `FileDone`, or `FileDamaged` where what is
+here is only checked. The last event of a download is `Downloaded`.
 Sizes are bytes, times seconds.
 """
 
@@ -78,6 +79,14 @@ class FileRetried:
 
 
 @dataclass(frozen=True, slots=True)
+class FileDamaged:
+    """What is here of this file is not what the Hub advertised: `damage` says in what."""
+
+    path: str
+    damage: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileDone:
     """The file is in the cache at `file`. `received_bytes` is 0 where it was there already.
 
@@ -103,5 +112,13 @@ class Downloaded:
 
 
 DownloadEvent = (
-    HubAwaited | FileWaiting | FileChecked | FileStarted | FileProgress | FileRetried | FileDone | Downloaded
+    HubAwaited
+    | FileWaiting
+    | FileChecked
+    | FileStarted
+    | FileProgress
+    | FileRetried
+    | FileDamaged
+    | FileDone
+    | Downloaded
 )

@@ -11,6 +11,7 @@ from llmrun.reports.download import (
     Downloaded,
     DownloadEvent,
     FileChecked,
+    FileDamaged,
     FileDone,
     FileProgress,
     FileRetried,
@@ -74,10 +75,13 @@ class DownloadView:
         if self._quiet or isinstance(event, Downloaded):
             return
         if isinstance(event, FileStarted):
+            self._end_line()
             self._started, self._announced, self._rate, self._trouble = event, False, Rate(), ""
             self._last = None
         elif isinstance(event, FileDone):
-            self._done(event)
+            self._result(event.path, f"{format_bytes(event.size_bytes)}, ", _VERIFIED[event.verified])
+        elif isinstance(event, FileDamaged):
+            self._result(event.path, "", f"damaged, {event.damage}")
         elif self._moving:
             self._move(event)
         else:
@@ -88,19 +92,23 @@ class DownloadView:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        self._end_line()
+
+    def _end_line(self) -> None:
         if self._unended:
             self._unended = False
             self._streams.err.write("\n")
             self._streams.err.flush()
 
-    def _done(self, event: FileDone) -> None:
-        how = _VERIFIED[event.verified]
+    def _result(self, path: str, extent: str, how: str) -> None:
+        """The end of a file's line, or the line where none was begun; what follows is of no file yet."""
+        self._started = self._last = None
         if self._unended:
             self._unended = False
             self._line(how)
             return
         self.close()
-        self._line(f"{event.path}: {format_bytes(event.size_bytes)}, {how}")
+        self._line(f"{path}: {extent}{how}")
 
     def _line(self, text: str) -> None:
         self._streams.err.write(f"{one_line(text)}\n")

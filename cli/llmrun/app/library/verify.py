@@ -10,7 +10,7 @@ from llmrun.app.library.local import typed_name
 from llmrun.app.library.pull import PullRequest, wanted_model
 from llmrun.errors import LlmrunError, NetworkFailure, UsageError
 from llmrun.gguf.text import printable
-from llmrun.reports.download import DownloadEvent, FileDone, FileRetried, FileStarted, Verified
+from llmrun.reports.download import DownloadEvent, FileDamaged, FileDone, FileStarted, Verified
 from llmrun.reports.pull import Pulled, PulledFile
 from llmrun.store.catalogue import load_catalogue
 from llmrun.store.hf_cache import CachedFile
@@ -68,7 +68,7 @@ def _checked(
         yield FileStarted(file.path, index, len(files), file.size_bytes, 0)
         yield from check.run()
         if check.damage:
-            yield FileRetried(file.path, check.damage, 0.0, 0)
+            yield FileDamaged(file.path, check.damage)
             continue
         how: Verified = "sha256" if listed.sha256 else "git"
         done[file.path] = FileDone(file.path, file.file, file.size_bytes, 0, how)
