@@ -150,3 +150,14 @@ def test_the_largest_numbers_are_still_shown(cli: Cli) -> None:
 
 def test_a_model_that_is_not_there_is_status_3(cli: Cli, tmp_path: Path) -> None:
     assert cli.here("estimate", str(tmp_path / "none.gguf")).status == 3
+
+
+def test_it_says_how_rates_go_on_beyond_what_was_measured(cli: Cli, model: Path) -> None:
+    counts = ("-p", "8", "-n", "2", "-r", "1", "-q")
+    assert cli.here("bench", model, *counts).status == 0
+    asked = ("estimate", model, "-p", "2000", "--from", "bench")
+    assert "stay the same" in " ".join(cli.here(*asked).text.split())
+    assert cli.here("bench", model, *counts, "-d", "256").status == 0
+    said = " ".join(cli.here(*asked).text.split())
+    assert "extrapolated" in said
+    assert "stay the same" not in said

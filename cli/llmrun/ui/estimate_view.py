@@ -106,11 +106,21 @@ def _phases(page: Page, report: EstimateReport) -> None:
     if report.prompt_tokens and report.output_tokens:
         first = _seconds(times.ttft_s, times.total_s)
         page.line(f"First token after {first}; loading, template and tokenising come on top.")
-    beyond = [name for name, used in (("prefill", report.prefill), ("decode", report.decode)) if used.beyond]
-    if beyond:
-        verb = "were" if len(beyond) > 1 else "was"
-        said = f"This goes deeper than {' and '.join(beyond)} {verb} measured; rates there are extrapolated."
-        page.line(said)
+    _beyond(page, report)
+
+
+def _beyond(page: Page, report: EstimateReport) -> None:
+    """Say where phases go deeper than they were measured, and what their rates are taken to do there."""
+    phases = (("prefill", report.prefill), ("decode", report.decode))
+    along = [name for name, used in phases if used.beyond and len(used.points) > 1]
+    level = [name for name, used in phases if used.beyond and len(used.points) == 1]
+    for names, said in (
+        (along, "extrapolated"),
+        (level, "taken to stay the same, though they fall: `llmrun bench -d` tells how far"),
+    ):
+        if names:
+            verb = "were" if len(names) > 1 else "was"
+            page.line(f"This goes deeper than {' and '.join(names)} {verb} measured; rates there are {said}.")
 
 
 def _seconds(time_s: float, total_s: float) -> str:
