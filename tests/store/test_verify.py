@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from llmrun.errors import ModelNotFound
-from llmrun.reports.download import FileChecked
+from llmrun.reports.download import FileChecked, FileDone, FileWaiting
 from llmrun.store import verify
-from llmrun.store.hf_cache import CachedFile, cached_files
+from llmrun.store.download import download
+from llmrun.store.hf_cache import CachedFile, cached_files, hub_cache_dir, repo_folder
+from llmrun.store.hub import Hub
 from llmrun.store.repo_files import RepoFile
 from llmrun.store.verify import Check, named_digest
 
@@ -37,6 +39,35 @@ def test_every_content_is_named_by_its_digest(server: LoopbackHub) -> None:
         going = Check(file, listed)
         assert list(going.run()) == []
         assert going.damage == ""
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_another_process_mends_meanwhile_is_not_fetched_again(server: LoopbackHub, links: bool) -> None:
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    stored = server.add("m.gguf", CONTENT)
+    pull(server)
+    (cached,) = cached_files(REPO)
+    place = cached.blob if links else cached.file
+    if not links:
+        cached.file.unlink()
+        cached.blob.unlink()
+    place.write_bytes(CONTENT[:-1] + b"?")
+    going = Check(cached, RepoFile("m.gguf", len(CONTENT), sha256=stored.sha256))
+    list(going.run())
+    assert going.damage
+    server.log.clear()
+    hub = Hub(server.endpoint)
+    listing = hub.listing(REPO)
+    events = download(hub, listing, listing.files, damaged={"m.gguf": going.stamp})
+    lock = hub_cache_dir() / ".locks" / repo_folder(REPO).name / f"{stored.sha256}.lock"
+    with WeakFileLock(lock):
+        assert any(isinstance(event, FileWaiting) for event in events)
+        (place.parent / "new").write_bytes(CONTENT)
+        os.replace(place.parent / "new", place)
+    (done,) = [event for event in events if isinstance(event, FileDone)]
+    assert done.file.read_bytes() == CONTENT
+    assert server.bodies() == []
 
 
 @pytest.mark.parametrize("name", ["m.gguf", "A" * 64, "a" * 63, "g" * 40])

@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from stat import S_ISREG
 
 from llmrun.errors import ModelNotFound, NetworkFailure
 from llmrun.reports.download import (
@@ -32,7 +33,7 @@ from llmrun.store.fetch import ContentChanged, Fetch, Patience, RangesIgnored, S
 from llmrun.store.hf_cache import hub_cache_dir, is_commit, repo_folder, safe_parts
 from llmrun.store.hub import Hub
 from llmrun.store.listing import Listing
-from llmrun.store.partial import Partial, check_space, outdated, sync_folder, writing
+from llmrun.store.partial import Partial, Stamp, check_space, outdated, stamp_of, sync_folder, writing
 from llmrun.store.repo_files import RepoFile
 
 RESERVE_BYTES = 512 << 20
@@ -50,15 +51,15 @@ def download(
     root: Path | None = None,
     connections: int = 4,
     patience: Patience | None = None,
-    anew: bool = False,
+    damaged: Mapping[str, Stamp] | None = None,
 ) -> Iterator[DownloadEvent]:
     """Bring `files` of `listing` into the cache at `root` (default: where the Hub's client keeps it).
 
-    What is there already is not fetched, unless `anew`. Ends with `Downloaded`. Closing the generator, or
+    What is there already is not fetched, unless it still is what `damaged` names by its path. Ends with `Downloaded`. Closing the generator, or
     Ctrl-C, leaves the partial file for the next run. Raises `NetworkFailure` (also where the digest is wrong
     twice), `ModelNotFound`, and `WriteFailure` for a disk that is too small, full, or cannot be written.
     """
-    task = _Task(hub, listing, root or hub_cache_dir(), connections, patience or Patience(), anew)
+    task = _Task(hub, listing, root or hub_cache_dir(), connections, patience or Patience(), damaged or {})
     for attempt in range(_FRESH_STARTS):
         named = [task.named(file) for file in files]
         try:
@@ -111,7 +112,7 @@ class _Task:
     root: Path
     connections: int
     patience: Patience
-    anew: bool
+    damaged: Mapping[str, Stamp]
 
     @property
     def folder(self) -> Path:
@@ -152,7 +153,15 @@ class _Task:
         return Partial(self._blob(file), file)
 
     def _is_there(self, path: Path, file: RepoFile) -> bool:
-        return not self.anew and os.path.isfile(path) and _size(path) == file.size_bytes
+        try:
+            found = os.stat(path)
+        except OSError:
+            return False
+        return (
+            S_ISREG(found.st_mode)
+            and found.st_size == file.size_bytes
+            and stamp_of(found) != self.damaged.get(file.path)
+        )
 
     def _missing_bytes(self, file: RepoFile) -> int:
         if self._is_there(self._place(file), file) or self._is_there(self._blob(file), file):
@@ -167,15 +176,16 @@ class _Task:
         if not self._is_there(place, file):
             with ExitStack() as held:
                 yield from self._lock(file, held)
-                if not self._is_there(blob, file):
+                if not (self._is_there(place, file) or self._is_there(blob, file)):
                     before, partial = tally.received, self._partial(file)
                     with partial.opened():
                         yield from self._fill(partial, file, tally)
                         partial.finish()
                     received, verified = tally.received - before, partial.verified
                     self._drop_outdated(file)
-                with writing(self.folder):
-                    _link(blob, place)
+                if not self._is_there(place, file):
+                    with writing(self.folder):
+                        _link(blob, place)
         yield FileDone(file.path, place, file.size_bytes, received, verified)
 
     def _lock(self, file: RepoFile, held: ExitStack) -> Iterator[DownloadEvent]:

@@ -25,6 +25,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _READ_BYTES = 4 << 20
 
 
+Stamp = tuple[int, int]
+"""Which writing of a file it is: one that was put in its place since has another (`stamp_of`)."""
+
+
 class DiskFull(WriteFailure):
     """No room is left where the cache lies."""
 
@@ -137,6 +141,11 @@ def fresh_hash(file: RepoFile) -> hashlib._Hash:
     if file.sha256:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    """Inode and time of change, in ns."""
+    return found.st_ino, found.st_mtime_ns
 
 
 def note_of(partial: Path) -> Path:

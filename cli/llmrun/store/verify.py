@@ -8,6 +8,7 @@ client's guide to its cache), and the repository's listing has to tell the diges
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from llmrun.gguf.text import printable
 from llmrun.reports.download import FileChecked
 from llmrun.store.hf_cache import CachedFile
 from llmrun.store.listing import Listing
-from llmrun.store.partial import fresh_hash
+from llmrun.store.partial import Stamp, fresh_hash, stamp_of
 from llmrun.store.repo_files import RepoFile
 
 _READ_BYTES = 4 << 20
@@ -26,17 +27,20 @@ _EVENT_EVERY_S = 0.1
 
 @dataclass(slots=True)
 class Check:
-    """The check of one file against `listed`: `damage` says after `run` what is wrong, empty for nothing."""
+    """The check of one file against `listed`: `damage` says after `run` what is wrong, empty for nothing, and
+    `stamp` which writing of the file that is true of."""
 
     cached: CachedFile
     listed: RepoFile
     damage: str = ""
+    stamp: Stamp = (0, 0)
 
     def run(self) -> Iterator[FileChecked]:
         """Hash the file as it lies on the disk. Raises `ModelNotFound` where it may not be read."""
         digest, done, shown_s = fresh_hash(self.listed), 0, time.monotonic()
         try:
             with self.cached.file.open("rb", buffering=0) as file:
+                self.stamp = stamp_of(os.fstat(file.fileno()))
                 while block := file.read(_READ_BYTES):
                     digest.update(block)
                     done += len(block)

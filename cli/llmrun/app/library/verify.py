@@ -77,7 +77,7 @@ def _checked(
 
 
 def _mended(checks: Sequence[Check], done: dict[str, FileDone]) -> Generator[DownloadEvent, None, None]:
-    """Fetch what is damaged; what lies there stays until it is replaced."""
+    """Fetch what is damaged; it lies there until it is replaced, maybe by another process that does the same."""
     from llmrun.store.download import download
     from llmrun.store.hub import Hub
 
@@ -85,7 +85,8 @@ def _mended(checks: Sequence[Check], done: dict[str, FileDone]) -> Generator[Dow
     told = f"{printable(bad[0].cached.path)} is damaged ({bad[0].damage})"
     listing = yield from _listing(bad[0].cached, told)
     files = [listed_digest(check.cached, listing) for check in bad]
-    for event in download(Hub(), listing, files, anew=True):
+    damaged = {check.cached.path: check.stamp for check in bad}
+    for event in download(Hub(), listing, files, damaged=damaged):
         if isinstance(event, FileDone):
             done[event.path] = event
         yield event
