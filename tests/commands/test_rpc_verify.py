@@ -230,6 +230,17 @@ class TestTwoServers:
             assert one * (LAYERS - first) == two * first
         assert found["CPU"]["kv_bytes"] == 0
 
+    @pytest.mark.parametrize("buffer", ["RPC1", pytest.param("RPC0[{}]", marks=pytest.mark.slow)])
+    def test_tensors_sent_to_the_second_by_name(
+        self, cli: Cli, servers: tuple[str, str], moe: Path, buffer: str
+    ) -> None:
+        """By the device's name, or by that of its buffers, which both servers number from 0."""
+        words = ("-ngl", "all", "--tensor-split", "1,0")
+        all_on_first = verified(cli, moe, servers, *words)
+        apart = verified(cli, moe, servers, *words, "--override-tensor", f"exps={buffer.format(servers[1])}")
+        moved = all_on_first["RPC0"]["weights_bytes"] - apart["RPC0"]["weights_bytes"]
+        assert apart["RPC1"]["weights_bytes"] == moved == LAYERS * TestExpertsOnTheCpu.EXPERTS_BYTES
+
     def test_the_main_gpu_takes_all(self, cli: Cli, servers: tuple[str, str], moe: Path) -> None:
         found = verified(cli, moe, servers, "-ngl", "all", "--main-gpu", "1")
         assert found.get("RPC0", {"weights_bytes": 0})["weights_bytes"] == 0

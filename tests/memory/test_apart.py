@@ -104,10 +104,13 @@ def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
     facts = memory_facts(read_header(write_full_size(tmp_path / "m.gguf", "30B MoE")))
     devices = [DeviceInfo("CPU", "cpu", 1 << 50, 1 << 50), DeviceInfo("RPC0", "gpu", 1 << 50, 1 << 50)]
 
-    def note(**plan: Any) -> str:
-        return estimate(facts, MemoryPlan(gpu_layers=ALL, **plan), devices).unmodelled
+    def note(gpu_layers: int = ALL, **plan: Any) -> str:
+        return estimate(facts, MemoryPlan(gpu_layers=gpu_layers, **plan), devices).unmodelled
 
     assert note(cpu_moe=True) == note(n_cpu_moe=3) == note(overrides=(("exps", "CPU"),)) == ""
     assert note(offload_kqv=False) == ""
     assert "attn_q" in note(overrides=((r"blk\.3\.attn_q\.", "CPU"),))
     assert "blk.5.ffn_" in note(overrides=((r"blk\.5\.ffn_up_exps", "CPU"),))
+    assert "token_embd" in note(overrides=(("token_embd", "RPC0"),))
+    assert "ffn_up" in note(gpu_layers=0, overrides=(("ffn_up_exps", "RPC0"),))
+    assert note(gpu_layers=0, overrides=(("ffn_up_exps", "CPU"),)) == ""

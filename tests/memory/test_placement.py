@@ -69,6 +69,20 @@ def test_order_of_devices() -> None:
     assert [d.name for d in gpus_of([CPU, shared, server])] == ["RPC0", "Vulkan0"]
 
 
+@pytest.mark.parametrize("buffer", ["RPC1", "RPC0[here:2]"])
+def test_rules_name_a_device_or_its_buffers(tmp_path: Path, buffer: str) -> None:
+    """Each RPC server numbers its own devices from 0; the engine numbers those of all."""
+    facts = memory_facts(read_header(write_tiny(tmp_path / "t.gguf", "llama")))
+    servers = [DeviceInfo(f"RPC{i}", "gpu", GIB, GIB, buffer=f"RPC0[here:{i + 1}]") for i in (0, 1)]
+    plan = MemoryPlan(gpu_layers=99, overrides=(("ffn_up", buffer),), tensor_split=(1, 0))
+    placed = place_weights(facts, plan, place(facts, plan, [CPU, *servers]))
+    assert {p.device for p in placed if "ffn_up" in p.weight.name} == {2}
+    assert {p.device for p in placed if "ffn_down" in p.weight.name} == {1}
+    unknown = replace(plan, overrides=(("ffn_up", "RPC2"),))
+    with pytest.raises(UsageError, match="RPC2"):
+        place_weights(facts, unknown, place(facts, unknown, [CPU, *servers]))
+
+
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(UsageError, match="no GPU 3"):
         place(DENSE, MemoryPlan(gpu_layers=1, split_mode="none", main_gpu=3), [CPU, GPU])

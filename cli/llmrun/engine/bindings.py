@@ -41,6 +41,7 @@ class Device:
     `pipelines`: it computes asynchronously and has events to wait for, as the scheduler's pipeline needs.
     `maps`: its weights may come from a mapped file; where they should not, loading takes many times as long
     or does not end. `backend` sees it; `address` is its place on the PCI bus, empty where it does not tell.
+    `buffer` is what its memory is called where tensors are put there: "RPC0[host:port]" of any server.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Device:
     maps: bool = True
     backend: str = ""
     address: str = ""
+    buffer: str = ""
 
 
 class _Properties(ctypes.Structure):
@@ -195,11 +197,14 @@ def devices() -> tuple[Device, ...]:
     )
     registry_of = native_function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
     name_of = native_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    buffer_of = native_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    buffer_name_of = native_function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
     found = []
     for device in device_handles():
         props = _Properties()
         properties(device, ctypes.byref(props))
         backend = name_of(registry_of(device)).decode()
+        buffer = buffer_of(device)
         found.append(
             Device(
                 props.name.decode(),
@@ -211,6 +216,7 @@ def devices() -> tuple[Device, ...]:
                 props.mmap_support,
                 backend,
                 (props.device_id or b"").decode(),
+                buffer_name_of(buffer).decode("utf-8", "replace") if buffer else "",
             )
         )
     return tuple(found)

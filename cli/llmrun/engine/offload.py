@@ -81,11 +81,11 @@ def seen_once(found: Iterable[Device]) -> list[Device]:
 
 
 def buffer_types() -> dict[str, int]:
-    """Address of each device's buffer type by its name, such as "CPU", "CUDA0", "RPC0[host:port]"."""
+    """Address of each device's buffer type by its name, such as "CPU", "CUDA0", "RPC0[host:port]", and by the
+    device's."""
     of_device = native_function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
-    name = native_function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
-    types = [of_device(device) for device in device_handles()]
-    return {name(buft).decode(): buft for buft in types if buft}
+    types = [(device, of_device(handle)) for device, handle in zip(devices(), device_handles(), strict=True)]
+    return {name: buft for device, buft in types if buft for name in (device.name, device.buffer)}
 
 
 def devices_of_buffers() -> dict[str, str]:

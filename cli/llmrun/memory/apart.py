@@ -10,11 +10,11 @@ experts of their layers and hands the result back. Source: ggml_backend_sched_ba
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmrun.gguf.hparams import MemoryFacts
-from llmrun.gguf.weights import Weight
+from llmrun.gguf.weights import INPUT_SLOT, Weight
 from llmrun.memory.cache import Cells
 from llmrun.memory.placement import PlacedWeight, Placement
 from llmrun.memory.plan import DeviceInfo, MemoryPlan
@@ -61,7 +61,7 @@ def apart_of(
 ) -> Apart:
     """What the placement puts apart."""
     if not placement.gpu_layers:
-        return Apart()
+        return Apart(unmodelled=_where_apart(placed.weight.name for placed in weights if placed.device))
     moved: dict[int, list[PlacedWeight]] = defaultdict(list)
     lent: dict[int, dict[str, int]] = defaultdict(dict)
     for placed in weights:
@@ -87,7 +87,7 @@ def apart_of(
             for il in layers
             if (placement.layer(il) or borrower) != (placement.layer(il) if plan.offload_kqv else 0)
         ),
-        unmodelled=_unmodelled(placement, moved, fed, borrower),
+        unmodelled=_unmodelled(placement, moved, fed, borrower, weights),
     )
 
 
@@ -103,16 +103,31 @@ def _borrower(devices: Sequence[DeviceInfo], cells: Cells) -> int:
 
 
 def _unmodelled(
-    placement: Placement, moved: Mapping[int, Sequence[PlacedWeight]], fed: Collection[int], borrower: int
+    placement: Placement,
+    moved: Mapping[int, Sequence[PlacedWeight]],
+    fed: Collection[int],
+    borrower: int,
+    weights: Sequence[PlacedWeight],
 ) -> str:
-    """What makes compute buffers off by more than a tenth: layers torn apart otherwise."""
+    """What makes compute buffers off by more than a tenth: layers torn apart otherwise, inputs on a GPU."""
     for il, away in sorted(moved.items()):
         if borrower and all(placed.device == 0 for placed in away):
             continue
         if il not in fed or not placement.layer(il):
-            name = min(placed.weight.name for placed in away)
-            return f"compute buffers where {name} lies apart from its layer"
-    return ""
+            return _where_apart(placed.weight.name for placed in away)
+    return _where_apart(_read_elsewhere(weights))
+
+
+def _read_elsewhere(weights: Sequence[PlacedWeight]) -> set[str]:
+    """Input matrices that the CPU does not have."""
+    inputs = [placed for placed in weights if placed.weight.slot == INPUT_SLOT and placed.weight.matrix]
+    here = {placed.weight.name for placed in inputs if placed.device == 0}
+    return {placed.weight.name for placed in inputs} - here
+
+
+def _where_apart(names: Iterable[str]) -> str:
+    name = min(names, default="")
+    return f"compute buffers where {name} lies apart from its layer" if name else ""
 
 
 def _loan(facts: MemoryFacts, il: int, away: Sequence[PlacedWeight]) -> int:

@@ -148,7 +148,8 @@ def _may_pipeline(plan: MemoryPlan, n_gpus: int) -> bool:
 def _overridden(
     facts: MemoryFacts, plan: MemoryPlan, placement: Placement
 ) -> list[tuple[re.Pattern[str], int]]:
-    names = {d.name: i for i, d in enumerate(placement.devices)} | {"CPU": 0}
+    names = {name: i for i, d in enumerate(placement.devices) for name in (d.name, d.buffer) if name}
+    names["CPU"] = 0
     experts = expert_rules(cpu_moe=plan.cpu_moe, n_cpu_moe=plan.n_cpu_moe, n_layer=facts.n_layer_all)
     rules = []
     for pattern, device in (*plan.overrides, *experts):

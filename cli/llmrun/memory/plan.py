@@ -19,8 +19,9 @@ class MemoryPlan:
 
     `n_ctx` counts all cells, 0 = trained length. `gpu_layers` counts back from the output. `split_mode`
     "none" puts everything on GPU number `main_gpu`; "layer" divides by `tensor_split`, or by free memory
-    where that is empty. `overrides` are pairs of a pattern for tensor names and a device's name; the first
-    that matches decides. The engine asks for logits of one position a sequence, as this program does.
+    where that is empty. `overrides` are pairs of a pattern for tensor names and the name of a device, or of
+    its buffers; the first that matches decides. The engine asks for logits of one position a sequence, as
+    this program does.
     """
 
     n_ctx: int = 8192
@@ -49,7 +50,8 @@ class DeviceInfo:
 
     `pipelines`: it computes asynchronously and can wait for others, as the engine's pipeline wants of all.
     `maps`: it takes weights from a mapped file; a model of which it has layers is read where it does not.
-    `space_bytes`: of main memory, what a limit on the address space leaves, mapped files included.
+    `buffer`: what its memory is called where that is not the device's name. `space_bytes`: of main memory,
+    what a limit on the address space leaves, mapped files included.
     """
 
     name: str
@@ -58,6 +60,7 @@ class DeviceInfo:
     total_bytes: int
     pipelines: bool = True
     maps: bool = True
+    buffer: str = ""
     space_bytes: int | None = None
 
 

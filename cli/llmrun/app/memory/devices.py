@@ -64,7 +64,7 @@ def known_devices(found: Sequence[Device], host: HostMemory) -> tuple[DeviceInfo
         told = d.total_bytes or d.kind == "accel"
         free, total = (d.free_bytes, d.total_bytes) if told else (host.free_bytes, host.total_bytes)
         if d.kind != "cpu":
-            others.append(DeviceInfo(d.name, d.kind, free, total, d.pipelines, d.maps))
+            others.append(DeviceInfo(d.name, d.kind, free, total, d.pipelines, d.maps, d.buffer))
     cpu = DeviceInfo(name, "cpu", host.free_bytes, host.total_bytes, space_bytes=host.space_bytes)
     return (cpu, *others)
 

@@ -29,11 +29,6 @@ def memory_plan(facts: MemoryFacts, model: ModelParams, context: ContextParams) 
         split_mode="layer" if model.main_gpu is None else "none",
         tensor_split=model.tensor_split,
         main_gpu=model.main_gpu or 0,
-        overrides=tuple((pattern, _device(buffer)) for pattern, buffer in model.override_tensor),
+        overrides=model.override_tensor,
         use_mmap=model.use_mmap,
     )
-
-
-def _device(buffer: str) -> str:
-    """Device of a buffer type: an RPC server's is called like "RPC0[host:port]"."""
-    return buffer.partition("[")[0]

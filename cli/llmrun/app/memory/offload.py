@@ -168,7 +168,7 @@ def _check_host(subject: Subject, model: ModelParams, context: ContextParams, ho
         return
 
     details = memory_facts(subject.headers[0], subject.headers[1:])
-    plan = memory_plan(details, replace(model, gpu_layers=0), context)
+    plan = memory_plan(details, replace(model, gpu_layers=0, override_tensor=()), context)
     check_room(details, plan, (host,), auto_layers=False)
 
 
