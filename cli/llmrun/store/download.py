@@ -7,7 +7,6 @@ advertises. The revision is pointed at the new commit last.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +28,12 @@ from llmrun.reports.download import (
     HubAwaited,
     Verified,
 )
-from llmrun.store.fetch import ContentChanged, Fetch, Patience, RangesIgnored, Setback
+from llmrun.store.address import ContentChanged
+from llmrun.store.fetch import Fetch, Patience, RangesIgnored, Setback
 from llmrun.store.hf_cache import hub_cache_dir, is_commit, repo_folder, safe_parts
 from llmrun.store.hub import Hub
 from llmrun.store.listing import Listing
-from llmrun.store.partial import Partial, Stamp, check_space, outdated, stamp_of, sync_folder, writing
+from llmrun.store.partial import Partial, Stamp, check_space, link, outdated, stamp_of, writing
 from llmrun.store.repo_files import RepoFile
 
 RESERVE_BYTES = 512 << 20
@@ -55,9 +55,10 @@ def download(
 ) -> Iterator[DownloadEvent]:
     """Bring `files` of `listing` into the cache at `root` (default: where the Hub's client keeps it).
 
-    What is there already is not fetched, unless it still is what `damaged` names by its path. Ends with `Downloaded`. Closing the generator, or
-    Ctrl-C, leaves the partial file for the next run. Raises `NetworkFailure` (also where the digest is wrong
-    twice), `ModelNotFound`, and `WriteFailure` for a disk that is too small, full, or cannot be written.
+    What is there already is not fetched, unless it still is what `damaged` names by its path. Ends with
+    `Downloaded`. Closing the generator, or Ctrl-C, leaves the partial file for the next run. Raises
+    `NetworkFailure` (also where the digest is wrong twice), `ModelNotFound`, and `WriteFailure` for a disk
+    that is too small, full, or cannot be written.
     """
     task = _Task(hub, listing, root or hub_cache_dir(), connections, patience or Patience(), damaged or {})
     for attempt in range(_FRESH_STARTS):
@@ -185,7 +186,7 @@ class _Task:
                     self._drop_outdated(file)
                 if not self._is_there(place, file):
                     with writing(self.folder):
-                        _link(blob, place)
+                        link(blob, place)
         yield FileDone(file.path, place, file.size_bytes, received, verified)
 
     def _lock(self, file: RepoFile, held: ExitStack) -> Iterator[DownloadEvent]:
@@ -278,22 +279,6 @@ class _Task:
             beside = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
             beside.write_text(self.listing.commit, encoding="ascii")
             os.replace(beside, ref)
-
-
-def _link(blob: Path, place: Path) -> None:
-    """Let the snapshot's entry lead to the blob: a relative link, a move where links are not possible."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{os.getpid()}.link")
-    beside.unlink(missing_ok=True)
-    try:
-        beside.symlink_to(os.path.relpath(blob, place.parent))
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
-            raise
-        os.replace(blob, place)
-    else:
-        os.replace(beside, place)
-    sync_folder(place.parent)
 
 
 def _text(path: Path) -> str:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 from llmrun.errors import NetworkFailure
 from llmrun.reports.download import HubAwaited
+from llmrun.store.address import Address
 from llmrun.store.hub import Body, Hub, Source
-from llmrun.store.hub_errors import TransientFailure, host_of
+from llmrun.store.hub_errors import TransientFailure
 from llmrun.store.listing import Listing
 from llmrun.store.repo_files import RepoFile
 
@@ -52,16 +53,6 @@ class Setback:
     wait_s: float
 
 
-class ContentChanged(NetworkFailure):
-    """The Hub now has another content under `path` than its listing said."""
-
-    def __init__(self, path: str, what: str) -> None:
-        super().__init__(
-            f"{path} {what}", "run the command again; if it says the same, tell the file's makers"
-        )
-        self.path = path
-
-
 class WrongLength(TransientFailure):
     """An answer of another length than the listing's: no file, or not this one. No waiting mends that."""
 
@@ -92,7 +83,7 @@ class Fetch:
         connections: int,
         patience: Patience,
     ) -> None:
-        self._hub, self._listing, self._file, self._patience = hub, listing, file, patience
+        self._hub, self._file, self._patience = hub, file, patience
         rest = file.size_bytes - start
         self._connections = connections if rest >= LARGE_BYTES else 1
         self._piece_bytes = _PIECE_MIN if self._connections > 1 else rest
@@ -103,13 +94,11 @@ class Fetch:
         self._setbacks: deque[Setback] = deque()
         self._error: BaseException | None = None
         self._stopped = False
-        self._source: Source | None = None
-        self._asked, self._refused = 0, TransientFailure("nobody asked")
+        self._address = Address(hub, listing, file)
         self._marks: dict[Source, str] = {}
         self._workers = 0
         self._lock = threading.Lock()
         self._readable, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._locating = threading.Lock()
         self._told_s = 0.0
         self._heard_s = time.monotonic()
         self.received_bytes = 0
@@ -136,7 +125,7 @@ class Fetch:
                     silent_s = time.monotonic() - self._heard_s
                     if silent_s < _SILENT_S:
                         continue
-                    item: bytes | Setback | HubAwaited = HubAwaited(self._host(), silent_s)
+                    item: bytes | Setback | HubAwaited = HubAwaited(self._address.host, silent_s)
                 elif self._setbacks:
                     item = self._setbacks.popleft()
                 elif self._ready():
@@ -151,9 +140,6 @@ class Fetch:
 
     def _has_news(self) -> bool:
         return bool(self._setbacks) or self._ready() or self._error is not None or self._at_end()
-
-    def _host(self) -> str:
-        return host_of(self._source.url if self._source else self._hub.endpoint)
 
     def _ready(self) -> bool:
         return bool(self._pieces) and bool(self._pieces[0].ready)
@@ -207,14 +193,14 @@ class Fetch:
         while piece.at < piece.stop and not self._stopped:
             source = None
             try:
-                source = self._where()
+                source = self._address.ask()
                 self._receive(piece, source)
             except TransientFailure as error:
                 if isinstance(error, WrongLength):
                     if odd:
                         raise
                     odd = True
-                self._forget(source)
+                self._address.forget(source)
                 failures = 1 if piece.at - before >= _PROGRESS_BYTES else failures + 1
                 before = piece.at
                 self._wait(error, failures)
@@ -272,35 +258,6 @@ class Fetch:
             if self._connections > 1 and taken_s > 0:
                 pace = int(received / taken_s)
                 self._piece_bytes = max(_PIECE_MIN, min(self._longest_bytes, pace, self._piece_bytes * 2))
-
-    def _where(self) -> Source:
-        """The file's address, asked for once and again after each failure, since addresses expire.
-
-        Of connections that fail together one asks, and all have its answer: in turn they would wait for long.
-        """
-        asked = self._asked
-        with self._locating:
-            if self._source is None:
-                if self._asked != asked:
-                    raise self._refused
-                try:
-                    source = self._hub.locate(self._listing, self._file)
-                except TransientFailure as error:
-                    self._asked, self._refused = self._asked + 1, error
-                    raise
-                wanted, size = self._file.blob_name, self._file.size_bytes
-                if len(source.etag) == len(wanted) and source.etag != wanted:
-                    raise ContentChanged(self._file.path, "is not the content that was listed")
-                if source.size_bytes not in (None, size):
-                    what = f"has {source.size_bytes:,} bytes now, the listing says {size:,}"
-                    raise ContentChanged(self._file.path, what)
-                self._source = source
-            return self._source
-
-    def _forget(self, source: Source | None) -> None:
-        with self._locating:
-            if self._source is source:
-                self._source = None
 
     def _wait(self, error: TransientFailure, failures: int) -> None:
         asked_s = error.wait_s or 0.0

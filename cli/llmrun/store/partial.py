@@ -160,6 +160,22 @@ def outdated(blob: Path, file: RepoFile) -> Iterator[Path]:
             yield note.with_name(note.name.removesuffix(NOTE))
 
 
+def link(blob: Path, place: Path) -> None:
+    """Let the snapshot's entry lead to the blob: a relative link, a move where links are not possible."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{os.getpid()}.link")
+    beside.unlink(missing_ok=True)
+    try:
+        beside.symlink_to(os.path.relpath(blob, place.parent))
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+        os.replace(blob, place)
+    else:
+        os.replace(beside, place)
+    sync_folder(place.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a renamed entry survive a power cut; where a file system cannot, nothing is lost but that."""
     with suppress(OSError):

@@ -77,7 +77,7 @@ def _checked(
 
 
 def _mended(checks: Sequence[Check], done: dict[str, FileDone]) -> Generator[DownloadEvent, None, None]:
-    """Fetch what is damaged; it lies there until it is replaced, maybe by another process that does the same."""
+    """Fetch what is damaged; until then it stays. Another process may do the same at once."""
     from llmrun.store.download import download
     from llmrun.store.hub import Hub
 
