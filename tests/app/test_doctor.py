@@ -208,6 +208,14 @@ def test_a_folder_that_is_a_file_warns(report: Report, env: Mapping[str, str]) -
     assert levels == {"cache": "ok", "data": "warn", "models": "ok"}
 
 
+def test_folders_that_the_system_does_not_let_us_look_for_are_no_fault_of_the_program(
+    env: Mapping[str, str],
+) -> None:
+    too_long = str(Path(env["LLMRUN_CACHE_DIR"]).parent / ("x" * 300))
+    closed = dict.fromkeys(("LLMRUN_CACHE_DIR", "LLMRUN_DATA_DIR"), too_long)
+    assert examine(DoctorRequest({**env, **closed}, engine=engine(), machine=MACHINE)).exit_code == 0
+
+
 def test_a_bandwidth_that_cannot_be_measured_warns(report: Report) -> None:
     found = report(machine=replace(MACHINE, bandwidth=raises(EngineFailure("no", "rebuild"))))
     assert only(found, "bandwidth").level == "warn"

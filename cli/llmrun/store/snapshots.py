@@ -130,7 +130,7 @@ class SnapshotStore:
         """The bound in bytes."""
         if self.bound_bytes is not None:
             return self.bound_bytes
-        place = next((p for p in (self.folder, *self.folder.parents) if p.exists()), None)
+        place = next((p for p in (self.folder, *self.folder.parents) if os.path.exists(p)), None)
         free = shutil.disk_usage(place).free if place else 0
         return min((free + self.used_bytes()) // DISK_SHARE, MOST_BYTES)
 

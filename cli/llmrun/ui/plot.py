@@ -26,9 +26,11 @@ def check_plot(path: Path, *, varied: bool) -> None:
     """
     if path.suffix.lower() not in ENDINGS:
         raise UsageError(f"--plot cannot write {path.name!r}", f"end the name in {' or '.join(ENDINGS)}")
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not os.path.isdir(folder):
         raise UsageError(f"the folder of {str(path)!r} does not exist", "make it first")
-    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+    there = path if os.path.lexists(path) else folder
+    if os.path.isdir(path) or not os.access(there, os.W_OK):
         raise WriteFailure(f"cannot write {path}", "check the folder's permissions")
     if not varied:
         raise UsageError(

@@ -106,7 +106,7 @@ def disk_findings(env: Mapping[str, str], free_bytes: Callable[[Path], int]) -> 
         "models": (hub_cache_dir(), "HF_HUB_CACHE"),
     }
     for name, (folder, variable) in folders.items():
-        there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        there = next((place for place in (folder, *folder.parents) if os.path.exists(place)), folder)
         data: dict[str, object] = {"folder": name, "path": str(folder), "free_bytes": None}
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             todo = f"mend its permissions, or move it with {variable}"
