@@ -151,7 +151,7 @@ def test_what_is_not_here_is_refused_with_the_command_that_fetches_it(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("./x.gguf",), ("smollm2-135m",), (REPO, "--list"), (REPO, "--revision", "v2")]
+    "arguments", [("./x.gguf",), ("smollm2-135m",), ("--list",), (REPO, "--list"), (REPO, "--revision", "v2")]
 )
 def test_what_cannot_be_verified_is_refused(online: Online, arguments: tuple[str, ...]) -> None:
     assert online("pull", *arguments, "--verify").status == 2

@@ -68,12 +68,12 @@ def pull(
     from llmrun.ui.streams import Streams
 
     streams, memory = Streams.of_process(), memory_of(device, reserve)
-    if model is None:
-        _list_catalogue(streams, listed=list_only, json=json)
-        return
-    request = PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory)
     if check and (list_only or revision != "main"):
         raise UsageError("--verify is for what is here", "leave out --list and --revision")
+    if model is None:
+        _list_catalogue(streams, listed=list_only and not quant, json=json)
+        return
+    request = PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory)
     begun = shown(verify(request) if check else begin_pull(request), streams, quiet=quiet)
     if list_only:
         _list_offers(begun, streams, json=json, quiet=quiet)
