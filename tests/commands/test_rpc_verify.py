@@ -134,6 +134,17 @@ class TestOneServer:
         assert found["RPC0"]["sum_bytes"] <= 90 << 20
 
 
+@pytest.mark.parametrize("arch", ["qwen3next", pytest.param("mamba2", marks=pytest.mark.slow)])
+def test_a_state_goes_where_the_cache_goes(
+    cli: Cli, servers: tuple[str, str], tmp_path: Path, arch: str
+) -> None:
+    path = write_arch(tmp_path / "state.gguf", arch, vocabulary=True)
+    there = verified(cli, path, servers[:1], "-ngl", "all")
+    here = verified(cli, path, servers[:1], "-ngl", "all", "--no-kv-offload")
+    assert on(there, "recurrent_bytes") == on(here, "recurrent_bytes")[::-1] != [0, 0]
+    assert on(there, "kv_bytes") == on(here, "kv_bytes")[::-1]
+
+
 class TestExpertsOnTheCpu:
     EXPERTS_BYTES = 3 * hyper("qwen3moe").n_embd * hyper("qwen3moe").n_ff_exp * hyper("qwen3moe").n_expert * 4
 

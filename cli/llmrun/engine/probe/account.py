@@ -57,7 +57,7 @@ def account(
     by_name = bool(model.override_tensor or model.cpu_moe or model.n_cpu_moe)
     opened = _Opened(loaded, tuple(native_log.lines), cpu, dry, by_name)
     with closing(loaded):
-        slot = _state_slot(opened) if loaded.recurrent else Counter[str]()
+        slot = _state_slot(opened, context) if loaded.recurrent else Counter[str]()
         if dry:
             _check_state(slot, context.n_seq, {cpu: state_bytes})
         with closing(Context(loaded, context)) as made:
@@ -76,14 +76,15 @@ def _check_state(slot: Counter[str], n_seq: int, free: dict[str, int]) -> None:
             )
 
 
-def _state_slot(opened: _Opened) -> Counter[str]:
+def _state_slot(opened: _Opened, params: ContextParams) -> Counter[str]:
     """Bytes of one sequence's recurrent state by device: what a second sequence adds to a small context.
 
     All sequences of that context share its K/V cells, and a window is kept whole, so nothing else grows.
     """
     sizes = []
     for n_seq in (1, 2):
-        with closing(Context(opened.model, replace(_SMALLEST, n_seq=n_seq))) as context:
+        small = replace(_SMALLEST, n_seq=n_seq, offload_kqv=params.offload_kqv)
+        with closing(Context(opened.model, small)) as context:
             breakdown = read_breakdown(context.handle, opened.cpu)
             sizes.append(_sum_blocks(context, recurrent=True) if breakdown is None else breakdown.context)
     return sizes[1] - sizes[0]
