@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from llmrun.app.prefixes import cache
 from llmrun.app.prefixes.cache import MOST_AHEAD
 from llmrun.app.worker import Stop
 from llmrun.chat.template import TemplateRaised, TemplateRenderer
+from llmrun.engine.api import DecodeResult
+from llmrun.engine.scripted import ScriptedEngine
 from llmrun.events import Completion, Token
 
 from tests.support.requests import Answered, Desk
@@ -55,6 +58,28 @@ def test_nothing_is_read_ahead_of_an_answer_that_was_stopped(desk: Desk) -> None
         if isinstance(event, Token):
             stop.press()
     assert chat.kv.tokens == Answered(tuple(events)).completion.kv.tokens
+
+
+@pytest.mark.parametrize("n_fed", [0, 4])
+def test_ctrl_c_ends_the_reading_and_nothing_else(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, n_fed: int
+) -> None:
+    stop, feed = Stop(), ScriptedEngine.feed
+
+    def interrupted(engine: ScriptedEngine, pairs: Sequence[tuple[int, int]]) -> DecodeResult:
+        feed(engine, pairs[:n_fed])
+        stop.press()
+        return feed(engine, pairs[n_fed:])
+
+    monkeypatch.setattr(ScriptedEngine, "feed", interrupted)
+    chat = desk.chat([["one"], ["two"]], stop)
+    one = say(chat, "question")
+    assert (one.text, one.finish_reason) == ("one", "stop")
+    assert chat.kv.tokens == one.kv.tokens + n_fed
+    two = say(chat, "another")
+    assert (two.text, two.finish_reason) == ("two", "stop")
+    assert two.stats.cached_tokens == one.kv.tokens + n_fed
+    assert two.prefix.miss_reason == ""
 
 
 def test_nothing_is_read_ahead_of_a_message_that_does_not_come(desk: Desk) -> None:
