@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.archs import write_split
 from tests.support.hub import REPO
 from tests.support.pulling import Online
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 N_PARTS = 3
 
@@ -156,6 +158,21 @@ def test_what_is_not_here_is_refused_with_the_command_that_fetches_it(
 def test_what_cannot_be_verified_is_refused(online: Online, arguments: tuple[str, ...]) -> None:
     assert online("pull", *arguments, "--verify").status == 2
     assert online.server.log == []
+
+
+def test_an_interrupted_mend_goes_on(online: Online, parts: list[Path]) -> None:
+    whole, half = contents(parts), parts[1].stat().st_size // 2
+    flip(parts[1])
+    online.server.faults.hold = threading.Event()
+    running = online.cli.start("pull", REPO, "--verify", env={"HF_HUB_DOWNLOAD_TIMEOUT": f"{TIMEOUT_S:.0f}"})
+    wait_until(lambda: [part.stat().st_size for part in online.partial()] == [half])
+    ended = running.interrupt()
+    online.server.faults.hold.set()
+    assert (ended.status, "kept" in ended.err) == (130, True)
+    online.server.log.clear()
+    assert online("pull", REPO, "--verify").status == 0
+    assert [request.first_byte for request in online.server.bodies()] == [half]
+    assert (contents(parts), online.partial()) == (whole, [])
 
 
 def test_progress_is_shown_and_quiet_is_quiet(online: Online, parts: list[Path]) -> None:

@@ -14,7 +14,10 @@ from llmrun.config.schema import SETTINGS
 from llmrun.errors import Interrupted, ModelNotFound, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from llmrun.app.library.pull import Pull
+    from llmrun.reports.download import DownloadEvent
     from llmrun.reports.pull import Pulled
     from llmrun.store.repo_files import RepoFile
     from llmrun.store.variants import Variant
@@ -74,7 +77,11 @@ def pull(
         _list_catalogue(streams, listed=list_only and not quant, json=json)
         return
     request = PullRequest(model, SettingSources(flags, None, os.environ), quant, revision, *memory)
-    begun = shown(verify(request) if check else begin_pull(request), streams, quiet=quiet)
+    begun: Pull | Pulled
+    if check:
+        begun = _fetching(verify(request), streams, quiet=quiet)
+    else:
+        begun = shown(begin_pull(request), streams, quiet=quiet)
     if list_only:
         _list_offers(begun, streams, json=json, quiet=quiet)
         return
@@ -118,8 +125,12 @@ def _list_offers(begun: Pull | Pulled, streams: Streams, *, json: bool, quiet: b
 
 def fetch_shown(begun: Pull, variant: Variant[RepoFile], streams: Streams, *, quiet: bool) -> Pulled:
     """Fetch a model and show it. Raises what the download raises, `Interrupted` at Ctrl-C."""
+    return _fetching(begun.fetch(variant), streams, quiet=quiet)
+
+
+def _fetching(events: Generator[DownloadEvent, None, Pulled], streams: Streams, *, quiet: bool) -> Pulled:
     try:
-        return shown(begun.fetch(variant), streams, quiet=quiet)
+        return shown(events, streams, quiet=quiet)
     except Interrupted:
         raise Interrupted(
             "interrupted; what has come is kept", "the same command goes on where it stopped"
