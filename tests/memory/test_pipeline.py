@@ -35,15 +35,15 @@ def servers() -> Iterator[tuple[str, str]]:
 
 
 def computes(
-    path: Path, servers: tuple[str, ...], params: Mapping[str, Any], gpu_layers: int = 999
+    path: Path, servers: tuple[str, ...], params: Mapping[str, Any], gpu_layers: int = 999, **placed: Any
 ) -> list[tuple[str, int, int]]:
     """Device, bytes by formula, bytes by the engine."""
-    model = ModelParams("", gpu_layers=gpu_layers, rpc=servers)
+    model = ModelParams("", gpu_layers=gpu_layers, rpc=servers, **placed)
     engine = probe_sizes([path], model, ContextParams(**params))
     devices = [
         DeviceInfo(d.name, d.kind, d.free_bytes, d.total_bytes, d.pipelines) for d in probe_devices(servers)
     ]
-    plan = MemoryPlan(gpu_layers=gpu_layers, **params)
+    plan = MemoryPlan(gpu_layers=gpu_layers, **placed, **params)
     use = device_use(memory_facts(read_header(path)), plan, devices)
     pairs = zip(use.placement.devices, use.buckets, strict=True)
     return [(d.name, held.compute_bytes, engine.on(d.name).compute_bytes) for d, held in pairs]
@@ -59,6 +59,27 @@ def test_a_pipeline(tmp_path: Path, servers: tuple[str, str], name: str, params:
     rel = 0.001 if name in ("8B dense", "27B sliding window") else 0.1
     for device, formula, engine in computes(path, servers, params):
         assert formula == pytest.approx(engine, rel=rel), device
+
+
+@pytest.mark.parametrize(
+    ("name", "placed"),
+    [
+        ("8B dense", {}),
+        ("27B sliding window", {}),
+        ("30B MoE", {}),
+        ("30B MoE", {"cpu_moe": True}),
+        ("671B MLA", {"cpu_moe": True}),
+    ],
+    ids=str,
+)
+def test_a_second_gpu_that_goes_on_from_the_first(
+    tmp_path: Path, servers: tuple[str, str], name: str, placed: dict[str, Any]
+) -> None:
+    """Not as a pipeline, since the first layers are the CPU's."""
+    path = write_full_size(tmp_path / "m.gguf", name)
+    params = {"n_ctx": 32768, "flash_attn": "on"}
+    for device, formula, engine in computes(path, servers, params, gpu_layers=10, **placed):
+        assert formula == pytest.approx(engine, rel=0.01), device
 
 
 @pytest.mark.parametrize("name", ["120B MoE", "80B hybrid"])

@@ -37,10 +37,11 @@ _COPIES = 4  # GGML_SCHED_MAX_COPIES
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The layers that one device computes, `mine`, and the layer of the CPU that it goes on from, if any.
+    """The layers that one device computes, `mine`, and the layer before whose last sums it makes, if any.
 
     `first`: it takes the inputs. `output`: it ends in logits. `serves`: other devices go on from it and may
-    come back.
+    come back. `normed`: it goes on from a GPU that has normed its first input, as the one before does where
+    the CPU has the first layers.
     """
 
     mine: list[int]
@@ -48,6 +49,7 @@ class _Part:
     first: bool
     output: bool
     serves: bool
+    normed: bool
 
 
 def compute_bytes(
@@ -84,13 +86,21 @@ def _part(facts: MemoryFacts, placement: Placement, apart: Apart, device: int) -
     mine = [il for il, by in enumerate(computed_by) if by == device]
     before = min(mine, default=len(computed_by)) - 1
     plain = facts.streams == 1 and not facts.per_layer_width
+    on_gpu = before >= 0 and bool(computed_by[before])
+    by_cpu = not on_gpu or _ends_on_cpu(facts, apart, before)
     return _Part(
         mine=mine,
-        before=before if device and before >= 0 and not computed_by[before] and plain else None,
+        before=before if device and before >= 0 and by_cpu and plain else None,
         first=device == 0,
         output=placement.output == device,
         serves=device == 0 and len(mine) < len(computed_by),
+        normed=on_gpu and not computed_by[0],
     )
+
+
+def _ends_on_cpu(facts: MemoryFacts, apart: Apart, il: int) -> bool:
+    """Whether the CPU computes the last product of a GPU's layer: a shared expert comes after the others."""
+    return il in apart.feeds and not apart.borrower and not facts.layers[il].shape.ff_shared
 
 
 def _walk_part(walk: Walk, part: _Part, apart: Apart) -> None:
@@ -103,6 +113,8 @@ def _walk_part(walk: Walk, part: _Part, apart: Apart) -> None:
     passed = [] if part.before is None else _passed_on(walk, part.before)
     plain = not part.first and walk.copies == 1 and not facts.per_layer_width
     copied = [walk.numbers(facts.n_embd)] if plain and not passed else []
+    if copied and part.normed:
+        passed = [*copied, walk.numbers(facts.n_embd)]
     held = _take_inputs(walk, part, apart)
     residual = _added_up(walk, passed) if passed else copied[0] if copied else _embeddings(walk, held)
     residual = _walk_layers(walk, part, apart, residual)
@@ -147,7 +159,7 @@ def _ends_in_outputs(facts: MemoryFacts, il: int) -> bool:
 
 
 def _passed_on(walk: Walk, before: int) -> list[Block]:
-    """Copies of what the CPU's last layer has computed; the sums at its end are this device's.
+    """Copies of what the layer before has computed, the CPU at last; the sums after that are this device's.
 
     Source: pass 2 of ggml_backend_sched_split_graph.
     """
