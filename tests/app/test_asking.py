@@ -47,6 +47,14 @@ def test_a_wait_has_an_end_where_it_is_bounded() -> None:
     come.set()
 
 
+def test_an_address_that_is_none_is_told_however_late_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://[::1")
+    come = threading.Event()
+    with pytest.raises(NetworkFailure, match="HF_ENDPOINT"):
+        answer(asked(come.wait))
+    come.set()
+
+
 def test_whoever_leaves_waits_no_longer() -> None:
     come = threading.Event()
     going = asked(come.wait)

@@ -185,8 +185,10 @@ class Hub:
 
 
 def hub_host() -> str:
-    """Host and port of the Hub that is asked by default."""
-    return host_of(os.environ.get("HF_ENDPOINT") or _PUBLIC)
+    """Host and port of the Hub that is asked by default. Raises `NetworkFailure` as `Hub` does."""
+    endpoint = os.environ.get("HF_ENDPOINT", "")
+    _check_endpoint(endpoint)
+    return host_of(endpoint or _PUBLIC)
 
 
 def _tried_again(ask: Callable[[], _T]) -> _T:
