@@ -127,6 +127,17 @@ class TestOneServer:
         assert pruned["RPC0"]["kv_bytes"] == full["RPC0"]["kv_bytes"]  # the full one alone
         assert 0 < pruned["CPU"]["kv_bytes"] < full["CPU"]["kv_bytes"]
 
+    @pytest.mark.parametrize("experts", [(), ("--cpu-moe",)])
+    def test_attention_beside_a_cache_in_main_memory(
+        self, cli: Cli, servers: tuple[str, str], moe: Path, experts: tuple[str, ...]
+    ) -> None:
+        """Without flash attention the CPU has the scores: the larger the context, the more."""
+        words = ("--no-kv-offload", *experts)
+        fused = verified(cli, moe, servers[:1], *words, "-fa", "on")
+        whole = verified(cli, moe, servers[:1], *words, "-fa", "off")
+        assert whole["CPU"]["compute_bytes"] > fused["CPU"]["compute_bytes"]
+        assert whole["RPC0"]["compute_bytes"] < fused["RPC0"]["compute_bytes"]
+
     def test_auto_chooses_some_layers(self, cli: Cli, servers: tuple[str, str]) -> None:
         words = ("--device", "RPC0=90MiB", "--reserve", "0", "-c", "2048")
         found = verified(cli, "smollm2-135m", servers[:1], *words)

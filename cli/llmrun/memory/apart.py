@@ -18,6 +18,7 @@ from llmrun.gguf.weights import INPUT_SLOT, Weight
 from llmrun.memory.cache import Cells
 from llmrun.memory.placement import PlacedWeight, Placement
 from llmrun.memory.plan import DeviceInfo, MemoryPlan
+from llmrun.memory.walk import TakenOver
 
 _OFFLOAD_BATCH = 32
 _BETWEEN = ("attn_sinks", "attn_q_norm", "attn_q.bias")  # small, but work on the query waits for them
@@ -32,8 +33,8 @@ class Apart:
     `borrower`: the GPU that computes with the CPU's weights, 0 where the CPU does. `borrowed`: sizes of those
     weights by name. `feeds`: layers whose experts or dense inner layer the CPU or the borrower computes for
     another GPU. `loans`: numbers a token that single matrices on the CPU read and give, by layer. `caches`:
-    layers whose K/V lie elsewhere than where attention runs. `unmodelled`: what the walk does not follow,
-    empty where it does.
+    layers whose K/V lie elsewhere than where attention runs. `taken_over`: what the CPU does of attention in
+    layers of GPUs. `unmodelled`: what the walk does not follow, empty where it does.
     """
 
     borrower: int = 0
@@ -41,6 +42,7 @@ class Apart:
     feeds: frozenset[int] = frozenset()
     loans: Mapping[int, int] = field(default_factory=dict)
     caches: frozenset[int] = frozenset()
+    taken_over: Mapping[int, TakenOver] = field(default_factory=dict)
     unmodelled: str = ""
 
     def pauses(self, il: int) -> bool:
@@ -87,8 +89,25 @@ def apart_of(
             for il in layers
             if (placement.layer(il) or borrower) != (placement.layer(il) if plan.offload_kqv else 0)
         ),
+        taken_over=_taken_over(facts, plan),
         unmodelled=_unmodelled(placement, moved, fed, borrower, weights),
     )
+
+
+def _taken_over(facts: MemoryFacts, plan: MemoryPlan) -> dict[int, TakenOver]:
+    """What the CPU does where K/V stay with it and flash attention is off: it is given the result by hand.
+
+    The scores before that follow, unless a weight in between, sinks or what opens latent rows, keeps them on
+    the layer's device. Source: build_attn_mha in src/llama-graph.cpp.
+    """
+    if plan.offload_kqv or plan.flash_attn == "on":
+        return {}
+    with_sinks = {weight.slot for weight in facts.weights if _short(weight) == "attn_sinks"}
+    return {
+        il: "result" if facts.mla or il in with_sinks else "attention"
+        for il, layer in enumerate(facts.layers)
+        if layer.heads
+    }
 
 
 def _short(weight: Weight) -> str:

@@ -139,6 +139,7 @@ def _walk_layers(walk: Walk, part: _Part, apart: Apart, residual: Block) -> Bloc
         walk.windowed = layer.windowed
         walk.borrowed = apart.borrowed.get(il, {})
         walk.cache_apart = il in apart.caches
+        walk.taken_over = apart.taken_over.get(il, "")
         if walk.helper is not None and il in apart.loans:
             walk.helper.give(walk.helper.take(F32_BYTES * walk.tokens * apart.loans[il]))
         walk.outputs_with_cache = il in apart.caches and _outputs_follow(walk, apart, il)

@@ -9,8 +9,8 @@ both exist for a moment; sums and norms overwrite their input. Source: llama.cpp
 from __future__ import annotations
 
 from llmrun.gguf.hparams import LayerFacts
-from llmrun.memory.arena import Block
-from llmrun.memory.cache import row_bytes
+from llmrun.memory.arena import Arena, Block
+from llmrun.memory.cache import F32_BYTES, row_bytes
 from llmrun.memory.feed import walk_feed
 from llmrun.memory.mixers import mixed_by_state
 from llmrun.memory.walk import Read, Walk, is_turned
@@ -168,6 +168,8 @@ def _gated_attention(walk: Walk, layer: LayerFacts, norm: Block) -> Block:
 
 def _scores(walk: Walk, layer: LayerFacts, query: Block, out_width: int) -> Block:
     """Attention proper: fused into one result, or with all scores held at once."""
+    if walk.taken_over == "attention" and walk.host is not None:
+        return _scores_on_host(walk, walk.host, layer, query, out_width)
     arena, (k_bytes, v_bytes) = walk.arena, _cache_copies(walk, layer)
     keys = arena.take(k_bytes)
     if walk.plan.flash_attn == "on":
@@ -189,8 +191,29 @@ def _scores(walk: Walk, layer: LayerFacts, query: Block, out_width: int) -> Bloc
     walk.give_mask(layer.windowed)
     mixed = walk.numbers(out_width)
     arena.give(scores, values)
+    if walk.taken_over and walk.host is not None:
+        size = F32_BYTES * walk.tokens * layer.heads * (layer.shape.latent.head_v or layer.head_v)
+        walk.host.give(walk.host.take(size), walk.host.take(size))
     out = walk.numbers(out_width)
     arena.give(mixed)
+    return out
+
+
+def _scores_on_host(walk: Walk, host: Arena, layer: LayerFacts, query: Block, out_width: int) -> Block:
+    """Attention by the CPU, which reads copies of the query and the new rows; this device gets the result."""
+    row = F32_BYTES * walk.tokens
+    rows = [host.take(row * width) for width in (layer.k_width, layer.v_width)]
+    copy = host.take(row * layer.heads * layer.head_k)
+    host.give(*rows)
+    scores = host.take(row * walk.kept(layer.windowed) * layer.heads)
+    host.give(copy)
+    mixed = host.take(row * out_width)
+    host.give(scores)
+    result = host.take(row * out_width)
+    host.give(mixed, result)
+    walk.take_coming()
+    out = walk.numbers(out_width)
+    walk.arena.give(query)
     return out
 
 

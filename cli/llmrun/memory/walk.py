@@ -24,6 +24,9 @@ _INDEX_BYTES = 8
 Read = Literal["positions", "k", "v"]
 """A small input: positions of the tokens, or the matrix that turns rows of K or V."""
 
+TakenOver = Literal["", "attention", "result"]
+"""What of a GPU's layer the CPU does by hand: nothing, its attention, or only to put the result in order."""
+
 Masks = dict[tuple[bool, str], list[Block]]
 """What attention reads by kind of layer (True for a window): "mask" with indices, matrices "k" and "v"."""
 
@@ -49,8 +52,8 @@ class Walk:
     computes its experts or dense inner layer; `coming` the kinds of the layers after that pause, up to the
     next, that have their cache here, `turning_coming` of those with a cache elsewhere, `output_coming`
     whether the last layer is one of them; `cache_apart` True where its K/V lie on another device,
-    `outputs_with_cache` where copies of those come with which positions have logits; `last_of_kind` True
-    where no later layer reads its mask.
+    `taken_over` what the CPU therefore does; `outputs_with_cache` where copies of those come with which
+    positions have logits; `last_of_kind` True where no later layer reads its mask.
     """
 
     facts: MemoryFacts
@@ -72,6 +75,7 @@ class Walk:
     turning_coming: frozenset[bool] = frozenset()
     output_coming: bool = False
     cache_apart: bool = False
+    taken_over: TakenOver = ""
     outputs_with_cache: bool = False
     last_of_kind: bool = False
 

@@ -109,7 +109,8 @@ def _add_up(
         state, kv, compute = _exact(breakdown, slot, params.n_seq)
     layer_devices = read_layer_devices(opened.load_log)
     if opened.dry:
-        scattered = opened.by_name or len({*layer_devices} - {opened.cpu}) > 1
+        n_gpus = len({*layer_devices} - {opened.cpu})
+        scattered = opened.by_name or not params.offload_kqv or n_gpus > 1
         compute = reserved_compute(context.handle, native_log.lines, names, scattered=scattered) or compute
     tensors = [tensor for path in paths for tensor in read_header(path).tensors]
     weights = weights_by_device(

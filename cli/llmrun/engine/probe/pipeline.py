@@ -1,9 +1,10 @@
-"""Compute buffers of several GPUs, or of tensors placed by name, corrected after a dry run.
+"""Compute buffers of several GPUs, or of tensors or K/V that lie apart, corrected after a dry run.
 
-A dry run measures its graph with `ggml_backend_sched_reserve_size`, which forgets which device the first
-norm of a GPU's layers was assigned to. What is passed from device to device is then counted wrongly: too
-high, in as many copies as a pipeline has (4), or by a little either way where tensors are placed by name. So
-the same graph is reserved for real here, for a moment, where the devices have room for it.
+A dry run measures its graph with `ggml_backend_sched_reserve_size`, which forgets what was assigned to a
+device by hand: the first norm of a GPU's layers, and attention without flash attention to the CPU where K/V
+stay there. What is passed from device to device is then counted wrongly: too high, in as many copies as a
+pipeline has (4), or by a little either way where tensors are placed by name; such attention is counted on the
+GPU. So the same graph is reserved for real here, for a moment, where the devices have room for it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def reserved_compute(
         context: an open context of a model opened dry.
         log: what the library wrote while it created the context.
         devices: device of each buffer type.
-        scattered: several GPUs hold layers, or tensors were placed by name.
+        scattered: several GPUs hold layers, tensors were placed by name, or K/V stay on the CPU.
     """
     copies = worst = None
     for line in log:

@@ -3,10 +3,10 @@
 The dry run opens header-only copies of the model's files with `no_alloc`: the engine builds its graphs and
 adds up every buffer, but allocates only recurrent state. Both run in a child process.
 
-Dry and real sizes are equal to the byte. Where several GPUs hold layers, or tensors are placed by name, that
-takes a correction which allocates compute buffers for a moment (`probe/pipeline.py`); if the devices have no
-room even for those, compute is not exact: too high where the engine pipelines batches through GPUs, a little
-off where tensors are placed by name.
+Dry and real sizes are equal to the byte. Where several GPUs hold layers, tensors are placed by name or K/V
+stay on the CPU, that takes a correction which allocates compute buffers for a moment (`probe/pipeline.py`).
+If the devices have no room even for those, compute is not exact: too high where the engine pipelines batches
+through GPUs, a little off where tensors are placed by name, on the wrong device without flash attention.
 """
 
 from __future__ import annotations
